@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/tenure-go/tenure"
+	"github.com/tenure-go/tenure/examples/internal/embedded"
+)
+
+// An event is what a candidate tells the director, a line of JSON each.
+type event struct {
+	At    time.Time
+	Kind  string // candidate, leads, wrote, unknown, refused, stops, gone
+	Epoch tenure.Epoch
+	Text  string
+}
+
+// take is a candidate: it campaigns until its standard input ends, and counts
+// while it leads.
+func take(ctx context.Context, etcd *embedded.Endpoints, prefix, name string) error {
+	endpoints, stop, err := etcd.Start(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	client, err := embedded.Client(endpoints)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+
+	var mu sync.Mutex
+	out := json.NewEncoder(os.Stdout)
+	tell := func(kind string, epoch tenure.Epoch, format string, args ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		_ = out.Encode(event{At: time.Now(), Kind: kind, Epoch: epoch, Text: fmt.Sprintf(format, args...)})
+	}
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // the director closes our input when we shall go
+		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		}
+		cancel()
+	}()
+
+	elector, err := tenure.New(client, prefix+"/leader", &tenure.Options{Identity: name, TTL: ttl})
+	if err != nil {
+		return err
+	}
+	tell("candidate", 0, "campaigns")
+	err = elector.Run(ctx, func(ctx context.Context, term *tenure.Term) error {
+		counter := prefix + "/counter"
+		kv := term.KV(client)
+		count := 0
+		resp, err := kv.Get(ctx, counter) // linearizable, as the first read of a term must be
+		if err != nil {
+			return err
+		}
+		if len(resp.Kvs) > 0 {
+			if count, err = strconv.Atoi(string(resp.Kvs[0].Value)); err != nil {
+				return err
+			}
+		}
+		tell("leads", term.Epoch(), "leads from the count of %d", count)
+		for {
+			// Between this look and the write below anything may happen, such
+			// as a pause of the process. That is what the fence is for.
+			if ctx.Err() == nil {
+				select {
+				case <-ctx.Done():
+				case <-time.After(100 * time.Millisecond):
+				}
+			}
+			next := strconv.Itoa(count + 1)
+			_, err := kv.Put(context.WithoutCancel(ctx), counter, next)
+			switch {
+			case err == nil:
+				count++
+				tell("wrote", term.Epoch(), "%d", count)
+				if ctx.Err() != nil {
+					tell("stops", term.Epoch(), "stops in order: %s", context.Cause(ctx))
+					return nil
+				}
+				continue
+			case errors.Is(err, tenure.ErrUnknownOutcome): // sent before the pause, answer lost in it
+				tell("unknown", term.Epoch(), "does not know whether %s was written: %v", next, err)
+				continue
+			case errors.Is(err, tenure.ErrTermEnded):
+				tell("refused", term.Epoch(), "wants to write %s; refused by its own clock: %s", next, err)
+			default:
+				tell("refused", term.Epoch(), "wants to write %s; refused by etcd: %s", next, err)
+			}
+			// The same write once more, past the local check: as a process would
+			// send it that the fence had been handed to.
+			_, err = term.Fence().KV(client).Put(context.WithoutCancel(ctx), counter, next)
+			tell("refused", term.Epoch(), "sends the write all the same; refused by etcd: %v", err)
+			return err // Run campaigns again
+		}
+	})
+	if ctx.Err() != nil {
+		tell("gone", 0, "has resigned and gone")
+		return nil
+	}
+	return err
+}
