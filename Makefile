@@ -1,0 +1,105 @@
+# `make` prints what there is. GNU make 4.3, POSIX sh. A target that visits several modules or examples
+# visits all of them, and fails at the end if one did.
+
+SHELL := /bin/sh
+MAKEFLAGS += --no-print-directory
+
+# A workspace file above this folder would change what is built, and forbids -modfile.
+export GOWORK := off
+
+# Every folder with a go.mod, the root as "."; a new module is found without a line here.
+MODULES := $(patsubst ./%,%,$(shell find . -name go.mod -not -path './.*' -not -path '*/testdata/*' -exec dirname {} \; | sort))
+# Modules whose tests want servers, time or quiet: they have targets of their own. tools/ has no packages.
+APART := integration benchmarks tools tools/%
+
+# What go test is given. PKG and RUN narrow it: make race PKG=. RUN=TestRenew
+PKG ?= ./...
+RUN ?=
+TIMEOUT ?= 5m
+RACE_TIMEOUT ?= 15m
+FUZZTIME ?= 10s
+FLAKY_RUNS ?= 10
+TESTFLAGS ?=
+run_flag := $(if $(RUN),-run '$(RUN)')
+# A package named with PKG is one of the root module.
+TEST_MODULES := $(if $(filter ./...,$(PKG)),$(filter-out $(APART),$(MODULES)),.)
+
+# Linters at the versions that tools/go.mod and tools/lint/go.mod pin.
+TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
+LINT := go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
+
+# Coverage profiles and built examples; ignored by git.
+OUT := $(CURDIR)/.out
+# An example that hangs is a failure; without coreutils there is no limit.
+LIMIT := $(if $(shell command -v timeout),timeout 120)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test race examples lint fmt cover tidy-check flaky fuzz clean
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: ## Run the demo; ARGS="..." is passed on
+	@go run -C examples ./demo $(ARGS)
+
+test: ## Vet and test every module that needs no service, in shuffled order (PKG, RUN, TIMEOUT, TESTFLAGS)
+	@st=0; for m in $(TEST_MODULES); do \
+		echo "== go vet, go test: $$m"; \
+		(cd "$$m" && go vet $(PKG)) || st=1; \
+		(cd "$$m" && go test -shuffle=on -timeout=$(TIMEOUT) $(TESTFLAGS) $(run_flag) $(PKG)) || st=1; \
+	done; exit $$st
+
+race: ## The root module's tests under the race detector; needs a C compiler (PKG, RUN)
+	@CGO_ENABLED=1 go test -race -shuffle=on -timeout=$(RACE_TIMEOUT) $(TESTFLAGS) $(run_flag) $(PKG)
+
+flaky: ## Ten shuffled runs under the race detector, one after the other (FLAKY_RUNS, PKG, RUN)
+	@set -e; i=0; while [ $$i -lt $(FLAKY_RUNS) ]; do \
+		i=$$((i + 1)); echo "== run $$i of $(FLAKY_RUNS)"; \
+		CGO_ENABLED=1 go test -race -count=1 -shuffle=on -timeout=$(RACE_TIMEOUT) $(TESTFLAGS) $(run_flag) $(PKG); \
+	done
+
+fuzz: ## Run each Fuzz function of the root package for FUZZTIME (10s)
+	@set -e; names=$$(go test -timeout=$(TIMEOUT) -list '^Fuzz' .) || { echo "$$names"; exit 1; }; n=0; \
+	for f in $$(echo "$$names" | grep '^Fuzz' || true); do \
+		n=$$((n + 1)); echo "== $$f"; \
+		go test -timeout=$(TIMEOUT) -run '^$$' -fuzz "^$$f\$$" -fuzztime=$(FUZZTIME) .; \
+	done; echo "fuzz functions: $$n"
+
+examples: ## Build and run every example but the demo (EXAMPLE=name runs one)
+	@mkdir -p "$(OUT)/examples"; cd examples || exit 1; st=0 n=0; \
+	for p in $$(go list -f '{{if eq .Name "main"}}{{.ImportPath}}{{end}}' ./...); do \
+		name=$${p#*/examples/}; bin="$(OUT)/examples/$$(echo "$$name" | tr / -)"; \
+		case "$$name" in $(or $(EXAMPLE),*)) ;; *) continue ;; esac; \
+		n=$$((n + 1)); go build -o "$$bin" "$$p" || { st=1; continue; }; \
+		[ "$$name" = demo ] && continue; \
+		echo "== examples/$$name"; \
+		$(LIMIT) "$$bin" || { echo "examples/$$name: FAILED, exit status $$?"; st=1; }; \
+	done; [ $$n -gt 0 ] || { echo "no such example"; st=1; }; exit $$st
+
+lint: ## gofumpt, go vet, staticcheck and golangci-lint over every module
+	@st=0; files=$$($(TOOL) gofumpt -l .) || st=1; \
+	[ -z "$$files" ] || { echo "not gofumpt-ed (make fmt):"; echo "$$files"; st=1; }; \
+	for m in $(MODULES); do \
+		pkgs=$$(cd "$$m" && go list ./... 2>/dev/null) || { (cd "$$m" && go list ./...); st=1; continue; }; \
+		[ -n "$$pkgs" ] || continue; \
+		echo "== go vet, staticcheck, golangci-lint: $$m"; \
+		(cd "$$m" && go vet ./...) || st=1; \
+		(cd "$$m" && $(TOOL) staticcheck ./...) || st=1; \
+		(cd "$$m" && $(LINT) run ./...) || st=1; \
+	done; exit $$st
+
+fmt: ## Format every Go file with gofumpt
+	@$(TOOL) gofumpt -l -w .
+
+cover: ## Coverage of the root package by its own tests, by function and in all
+	@mkdir -p "$(OUT)"
+	@go test -timeout=$(TIMEOUT) -covermode=atomic -coverpkg=. -coverprofile="$(OUT)/cover.out" .
+	@go tool cover -func="$(OUT)/cover.out"
+
+tidy-check: ## Fail when go mod tidy would change a module
+	@st=0; for m in $(MODULES); do \
+		echo "== go mod tidy -diff: $$m"; (cd "$$m" && go mod tidy -diff) || st=1; \
+	done; exit $$st
+
+clean: ## Remove what these targets left behind
+	@rm -rf "$(OUT)"
