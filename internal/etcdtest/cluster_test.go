@@ -34,8 +34,9 @@ func TestClusterCutsSingleClients(t *testing.T) {
 	for range 6 {
 		require.NoError(t, put(all, 10*time.Second))
 	}
-	require.NotZero(t, all.Link.To(c.Endpoint(1)).Dials())
-	require.NotZero(t, all.Link.To(c.Endpoint(2)).Dials())
+	etcdtest.Eventually(t, 10*time.Second, "all members are dialled", true, func() bool {
+		return all.Link.To(c.Endpoint(0)).Dials() > 0 && all.Link.To(c.Endpoint(1)).Dials() > 0 && all.Link.To(c.Endpoint(2)).Dials() > 0
+	})
 
 	rule := a.Faults.Next("Put", etcdtest.DropAnswer(etcdtest.Unavailable))
 	before := c.Keys("k")[0].Version

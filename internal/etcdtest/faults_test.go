@@ -473,6 +473,7 @@ func TestOneOfTwoEndpoints(t *testing.T) {
 			_, err := c.Put(t.Context(), "k", "v")
 			require.NoError(t, err)
 		}
+		synctest.Wait()
 		require.NotZero(t, c.Link.To("a:1").Dials())
 		require.Equal(t, 1, c.Link.To("b:1").Dials())
 	})
