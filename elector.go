@@ -82,6 +82,7 @@ func New(client *clientv3.Client, key string, opts *Options) (*Elector, error) {
 	e.client, e.lease = client, o.Lease
 	if e.lease == nil {
 		e.lease = newLease(client, LeaseOptions{TTL: o.TTL, Margin: o.Margin, Logger: e.log, Hooks: o.Hooks, clocks: o.clocks})
+		e.lease.events = &e.events
 	}
 	e.sit = func() place { return newSession(e) }
 	return e, nil
@@ -90,7 +91,7 @@ func New(client *clientv3.Client, key string, opts *Options) (*Elector, error) {
 func newElector(key string, o Options) *Elector {
 	return &Elector{
 		key: key, opts: o, log: o.Logger.With("election", key, "identity", o.Identity),
-		lottery: newLottery(), status: Status{Since: time.Now()},
+		lottery: newLottery(), status: Status{Leader: leaderOf(key, nil), Since: time.Now()},
 	}
 }
 
@@ -200,7 +201,7 @@ func (e *Elector) begin() (place, error) {
 
 func (e *Elector) finish(p place) {
 	p.leave()
-	e.publish(Status{State: Idle})
+	e.publish(Status{State: Idle, Leader: leaderOf(e.key, nil)})
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.busy = false
@@ -231,6 +232,7 @@ func (e *Elector) newTerm(ctx context.Context, seat seat, fence Fence, candidate
 func (e *Elector) won(t *Term) {
 	e.saw(t.Epoch())
 	e.term.Store(t)
+	t.log.Info("the term has started")
 }
 
 // lost makes room for the next term. Who has let go waits a little before it
@@ -239,7 +241,7 @@ func (e *Elector) won(t *Term) {
 func (e *Elector) lost(t *Term) {
 	e.term.Store(nil)
 	switch reasonOf(t.Err()) {
-	case Resigned, KeyDeleted, KeyReplaced:
+	case Resigned, Evicted, ContextEnded, KeyDeleted, KeyReplaced:
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.cool = cooldown{epoch: t.Epoch(), until: time.Now().Add(t.gen.ttl / 3)}

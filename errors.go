@@ -161,17 +161,18 @@ func permanent(client *clientv3.Client, err error) bool {
 
 // ambiguous reports whether a write that failed with err may have been applied,
 // or may still be. Only what the server refuses before it proposes, or while it
-// applies without effect, is certain. Two traps: a full database answers "no
-// space" also after it has applied the request, and the codes Canceled and
-// DeadlineExceeded may come from the server, whatever our context says.
+// applies without effect, is certain. Three traps: a full database answers "no
+// space" also after it has applied the request; the client says that a resource
+// is exhausted, too, when the answer is larger than it accepts; and the codes
+// Canceled and DeadlineExceeded may come from the server, whatever our context
+// says.
 func ambiguous(err error) bool {
-	if errors.Is(err, rpctypes.ErrNoSpace) {
-		return true
-	}
 	switch codeOf(err) {
 	case codes.InvalidArgument, codes.NotFound, codes.PermissionDenied, codes.Unauthenticated,
-		codes.FailedPrecondition, codes.OutOfRange, codes.ResourceExhausted, codes.Unimplemented:
+		codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented:
 		return false
+	case codes.ResourceExhausted:
+		return !errors.Is(err, rpctypes.ErrTooManyRequests)
 	default:
 		return true
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -131,14 +132,26 @@ func (g *guardedKV) write(ctx context.Context, op clientv3.Op) (*clientv3.TxnRes
 func (g *guardedKV) explain(op clientv3.Op, err error) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrTooManyOps) && op.IsTxn():
-		cmps, then, orElse := op.Txn()
-		return fmt.Errorf("tenure: the transaction is too large: its largest list has %d operations and the fence needs 2 more, which exceeds etcd's --max-txn-ops (128 by default); nothing was written: %w",
-			max(len(cmps), len(then), len(orElse)), err)
+		return fmt.Errorf("tenure: the transaction is too large: etcd counts %d operations and the fence needs 2 more, which exceeds etcd's --max-txn-ops (128 by default); nothing was written: %w", countOps(op), err)
 	case ambiguous(err):
 		return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 	default:
 		return err
 	}
+}
+
+// countOps counts the operations of a transaction as etcd does: the longest of
+// its three lists, and those of the largest transaction within.
+func countOps(op clientv3.Op) int {
+	if !op.IsTxn() {
+		return 0
+	}
+	cmps, then, orElse := op.Txn()
+	within := 0
+	for _, op := range slices.Concat(then, orElse) {
+		within = max(within, countOps(op))
+	}
+	return max(len(cmps), len(then), len(orElse)) + within
 }
 
 // reserved refuses writes that could change the election's key: the term would

@@ -15,6 +15,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
 )
 
 // Lease is etcd's promise to delete our keys unless we renew within the TTL. It
@@ -36,10 +37,12 @@ type Lease struct {
 	log    *slog.Logger
 	hooks  *Hooks
 	clocks func() instant
-	events queue
+	events *queue // that of its one elector, unless it is shared
 
 	kick  chan struct{} // of capacity 1: renew now
 	debts sync.WaitGroup
+
+	watchers watchers // of the views
 
 	mu         sync.Mutex
 	changed    chan struct{} // closed and replaced when anything below changes
@@ -51,12 +54,11 @@ type Lease struct {
 	terms      map[*Term]struct{}
 	candidates map[string]struct{} // ids of campaigns and terms that live
 	contending map[string]struct{} // keys for which an elector of ours is contending
-	watcher    clientv3.Watcher
-	heard      time.Time          // the last renewal or grant that counted
-	failures   int                // since then
-	trouble    error              // the last of them
-	stop       context.CancelFunc // of run; nil while nobody uses the lease
-	done       chan struct{}      // closed when the last run has ended
+	heard      time.Time           // the last renewal or grant that counted
+	failures   int                 // since then
+	trouble    error               // the last of them
+	stop       context.CancelFunc  // of run; nil while nobody uses the lease
+	done       chan struct{}       // closed when the last run has ended
 }
 
 // generation is one lease of etcd: the instant until which it is ours moves, and
@@ -66,6 +68,7 @@ type generation struct {
 	ttl    time.Duration // granted
 	margin time.Duration
 	limit  atomic.Pointer[instant] // valid before it; a renewal makes a new value
+	passed atomic.Bool             // somebody was told that the limit has passed: nothing moves it any more
 	over   context.Context         // ended when it may never be renewed again
 	end    context.CancelFunc
 
@@ -77,7 +80,12 @@ type generation struct {
 	timer  *time.Timer
 }
 
-func (g *generation) left(now instant) time.Duration { return now.until(*g.limit.Load()) }
+func (g *generation) left(now instant) time.Duration {
+	if g.passed.Load() {
+		return 0
+	}
+	return now.until(*g.limit.Load())
+}
 
 // NewLease returns a lease to be shared by electors. It sends nothing; every
 // fault of the options is reported at once. Close it when its electors are done.
@@ -107,9 +115,9 @@ func newLease(client *clientv3.Client, o LeaseOptions) *Lease {
 	}
 	return &Lease{
 		client: client, kv: clientv3.NewKV(client), rpc: pb.NewLeaseClient(client.ActiveConnection()),
-		heard: time.Now(),
-		ttl:   o.TTL, margin: o.Margin, log: o.Logger, hooks: o.Hooks, clocks: o.clocks,
-		kick: make(chan struct{}, 1), changed: make(chan struct{}),
+		heard: time.Now(), events: new(queue),
+		ttl: o.TTL, margin: o.Margin, log: o.Logger, hooks: o.Hooks, clocks: o.clocks,
+		kick: make(chan struct{}, 1), changed: make(chan struct{}), watchers: watchers{client: client},
 		terms: make(map[*Term]struct{}), candidates: make(map[string]struct{}), contending: make(map[string]struct{}),
 	}
 }
@@ -383,7 +391,14 @@ func (l *Lease) tidy() time.Duration { return min(l.ttl/2, time.Second) }
 func (l *Lease) keep(ctx context.Context, gen *generation) {
 	stream := &renewals{rpc: l.rpc}
 	defer stream.abandon()
-	timer := time.NewTimer(gen.ttl / 3)
+	// A request on a client that is closed meanwhile would not fail at once: etcd's
+	// retry layer repeats it until its time is over.
+	renewing, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.client.Ctx(), cancel)()
+	// Due a third of the TTL after the send, here of the grant, whose answer may
+	// have taken long.
+	timer := time.NewTimer(gen.left(l.clocks()) - (gen.ttl - gen.margin) + gen.ttl/3)
 	defer timer.Stop()
 	for {
 		select {
@@ -402,7 +417,7 @@ func (l *Lease) keep(ctx context.Context, gen *generation) {
 		case <-timer.C:
 		}
 		sent := l.clocks()
-		err := l.renew(ctx, gen, stream)
+		err := l.renew(renewing, gen, stream)
 		if ctx.Err() != nil || gen.over.Err() != nil {
 			return
 		}
@@ -417,6 +432,9 @@ func (l *Lease) keep(ctx context.Context, gen *generation) {
 			l.kill(gen, LeaseExpired.because(err))
 			return
 		case permanent(l.client, err):
+			if codeOf(err) == codes.Unimplemented {
+				l.fail(err) // nor would the next lease be renewed
+			}
 			l.kill(gen, RenewalRefused.because(err))
 			return
 		default:
@@ -490,18 +508,23 @@ func (l *Lease) guard(gen *generation) {
 		l.kill(gen, LeaseExpired)
 		return
 	}
+	var warn []*Term
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if gen.dead {
+		l.mu.Unlock()
 		return
 	}
-	if left < gen.ttl/3 && !gen.warned {
+	// Half of what is left when a renewal is due: with a large margin that is less
+	// than a third of the TTL.
+	if left < gen.ttl/3-gen.margin/2 && !gen.warned {
 		gen.warned = true
-		for t := range l.terms {
-			t.expiring(left)
-		}
+		warn = l.termsLocked(gen)
 	}
 	gen.timer.Reset(l.untilGuard(gen, now))
+	l.mu.Unlock()
+	for _, t := range warn {
+		t.expiring(left)
+	}
 }
 
 func (l *Lease) untilGuard(gen *generation, now instant) time.Duration {
@@ -521,17 +544,21 @@ func (l *Lease) kill(gen *generation, cause error) {
 	if l.gen == gen {
 		l.gen = nil
 	}
-	var ended []*Term
-	for t := range l.terms {
-		if t.gen == gen {
-			ended = append(ended, t)
-		}
-	}
+	ended := l.termsLocked(gen)
 	l.signalLocked()
 	l.mu.Unlock()
 	for _, t := range ended {
 		t.end(cause)
 	}
+}
+
+func (l *Lease) termsLocked(gen *generation) (terms []*Term) {
+	for t := range l.terms {
+		if t.gen == gen {
+			terms = append(terms, t)
+		}
+	}
+	return terms
 }
 
 // revoke gives gen back. If it cannot, gen expires by itself, since it is
@@ -616,6 +643,14 @@ func (l *Lease) readKeys(ctx context.Context, limit time.Duration) (raftTerm uin
 	// A transaction of reads alone is linearizable, as a single read is, and
 	// costs no Raft proposal.
 	resp, err := l.kv.Txn(ctx).Then(ops...).Commit()
+	if err != nil && permanent(l.client, err) {
+		// One forbidden key is enough for that. Who follows it finds out by a
+		// read of its own, and goes; so this says nothing about the lease.
+		for _, v := range batch {
+			v.doubt()
+		}
+		return 0, fmt.Errorf("the keys could not be read together: %v", err) //nolint:errorlint // no longer permanent
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -628,17 +663,15 @@ func (l *Lease) readKeys(ctx context.Context, limit time.Duration) (raftTerm uin
 // readBatch is below the 128 operations that etcd allows by default.
 const readBatch = 100
 
-// freshWatcher returns the watcher that the views share, or a new one in place
-// of stale.
-func (l *Lease) freshWatcher(stale clientv3.Watcher) clientv3.Watcher {
+// rest ends what is left of the watches if nobody uses the lease. A view that
+// comes along meanwhile opens its watch again.
+func (l *Lease) rest() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.watcher == nil || l.watcher == stale {
-		// The old one is not closed: closing waits for a stream that may be
-		// stuck. It ends by itself when the last watch on it is cancelled.
-		l.watcher = clientv3.NewWatcher(l.client)
+	idle := len(l.views) == 0
+	l.mu.Unlock()
+	if idle {
+		l.watchers.close()
 	}
-	return l.watcher
 }
 
 // enlist notes that the candidate id lives, delist that it does not.
@@ -659,6 +692,17 @@ func (l *Lease) enlisted(id string) bool {
 	defer l.mu.Unlock()
 	_, ok := l.candidates[id]
 	return ok
+}
+
+// orphaned reports whether kv is on our lease, which we renew, and has the
+// record of a candidate that does not live. A value that is no record is
+// somebody's who has overwritten a term's, which then sees to it.
+func (l *Lease) orphaned(kv *keyValue) bool {
+	l.mu.Lock()
+	gen := l.gen
+	l.mu.Unlock()
+	id := decodeRecord(kv.Value).Candidate
+	return gen != nil && clientv3.LeaseID(kv.Lease) == gen.id && id != "" && !l.enlisted(id)
 }
 
 // contend lets one elector at a time contend for key, since all of ours together
@@ -706,7 +750,7 @@ func (l *Lease) oweLocked(gen *generation, key string) {
 	if gen.owed == nil {
 		gen.owed = make(map[string]*view)
 	}
-	v := newView(l.client, l.kv, key, l.freshWatcher)
+	v := newView(l.client, l.kv, key, l.watchers.fresh)
 	v.timeout, v.every = l.request(), gen.ttl
 	gen.owed[key] = v
 	l.debts.Go(func() { l.sweep(gen, v) })
@@ -728,7 +772,7 @@ func (l *Lease) sweep(gen *generation, v *view) {
 		if retry.wait(gen.over) != nil {
 			return
 		}
-		if err := l.deleteKey(gen.over, v.key, kv.CreateRevision); err != nil {
+		if err := l.deleteKey(gen.over, leaderOf(v.key, kv).Fence); err != nil {
 			l.log.Warn("a key that was left behind could not be deleted", "election", v.key, "error", err)
 			continue
 		}
@@ -738,14 +782,20 @@ func (l *Lease) sweep(gen *generation, v *view) {
 	}
 }
 
-// deleteKey deletes key if it still has the create revision epoch. A nil error
-// means that no key with that create revision is left.
-func (l *Lease) deleteKey(ctx context.Context, key string, epoch int64) error {
+// deleteKey deletes the key of fence, also if it was overwritten so that it has
+// no lease, and would stand for ever. It leaves the key of any other term alone:
+// after a careless restore that may have the same epoch, but not the same lease.
+// A nil error means that no key of fence is left.
+func (l *Lease) deleteKey(ctx context.Context, fence Fence) error {
 	ctx, cancel := context.WithTimeout(ctx, l.request())
 	defer cancel()
+	orphan := fence
+	orphan.Lease = clientv3.NoLease
+	del := []clientv3.Op{clientv3.OpDelete(fence.Key)}
 	_, err := l.kv.Txn(ctx).
-		If(clientv3.Compare(clientv3.CreateRevision(key), "=", epoch)).
-		Then(clientv3.OpDelete(key)).
+		If(fence.guard()...).
+		Then(del...).
+		Else(clientv3.OpTxn(orphan.guard(), del, nil)).
 		Commit()
 	return err
 }

@@ -1,6 +1,7 @@
 package tenure
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,7 +87,7 @@ func statusOf(v *view) Status {
 		st.State, st.Since = Unreachable, v.since
 	case !v.known:
 	case v.held == nil:
-		st.State = Vacant
+		st.State, st.Err = Vacant, v.refused
 	default:
 		st.State = Led
 		if v.held.Lease == 0 {
@@ -197,46 +198,87 @@ const observeEvery = 5 * time.Second
 // the consumer stops. An error is delivered once, last, and only if following
 // the key can never succeed, as without the permission to read it.
 //
-// It runs on the goroutine of the consumer, who may range over it again.
+// The sequence may be ranged over again. It follows the key on goroutines of its
+// own, which have ended when the range statement has.
 func Observe(ctx context.Context, client *clientv3.Client, key string) iter.Seq2[Status, error] {
 	return func(yield func(Status, error) bool) {
 		if err := validateClient(client); err != nil {
 			yield(Status{}, err)
 			return
 		}
-		v := newView(client, clientv3.NewKV(client), key, func(clientv3.Watcher) clientv3.Watcher {
-			return clientv3.NewWatcher(client)
-		})
-		defer v.close()
-		v.every = observeEvery
-		last := Status{State: -1}
-		for {
-			if err := v.next(ctx); err != nil {
-				if ctx.Err() == nil {
-					yield(Status{}, fmt.Errorf("tenure: observe: %w", err))
-				}
-				return
+		ctx, cancel := context.WithCancel(ctx)
+		c := make(chan news, 1)
+		go gather(ctx, client, key, c)
+		defer func() { // also on the way of a panic
+			cancel()
+			for range c {
 			}
-			for {
-				st := statusOf(v)
-				back := v.rolledBack
-				v.rolledBack = false
-				if st.Since.IsZero() {
-					st.Since = time.Now()
-				}
+		}()
+		last := Status{State: -1}
+		for n := range c {
+			for _, st := range []Status{n.back, n.now} {
 				if st.State == Idle || st.same(last) {
-					break
+					continue
 				}
-				if !yield(st, nil) {
+				if ctx.Err() != nil || !yield(st, nil) {
 					return
 				}
 				last = st
-				if !back {
-					break
-				}
+			}
+			if n.err != nil {
+				yield(Status{}, n.err)
+				return
 			}
 		}
 	}
+}
+
+// news is what an observer has not been told yet.
+type news struct {
+	back Status // told before now, if its state is RolledBack
+	now  Status // the newest
+	err  error  // why there will be nothing else
+}
+
+// gather follows key until ctx ends, or until that can never succeed, and keeps
+// the news in c, which has room for one. It closes c in the end.
+func gather(ctx context.Context, client *clientv3.Client, key string, c chan news) {
+	defer close(c)
+	w := &watchers{client: client}
+	defer w.close()
+	v := newView(client, clientv3.NewKV(client), key, w.fresh)
+	defer v.close()
+	v.every = observeEvery
+	for {
+		err := v.next(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		var n news
+		select {
+		case n = <-c: // the consumer is slow
+		default:
+		}
+		if err != nil {
+			n.err = fmt.Errorf("tenure: observe: %w", err)
+			c <- n
+			return
+		}
+		if v.rolledBack {
+			n.back = statusSince(v)
+			v.rolledBack = false
+		}
+		n.now = statusSince(v)
+		c <- n
+	}
+}
+
+func statusSince(v *view) Status {
+	st := statusOf(v)
+	if st.Since.IsZero() {
+		st.Since = time.Now()
+	}
+	return st
 }
 
 // EvictOptions configure [Evict]. A nil *EvictOptions asks and waits.
@@ -271,9 +313,9 @@ func Evict(ctx context.Context, client *clientv3.Client, fence Fence, opts *Evic
 	if o.Patience == 0 {
 		o.Patience = defaultStopTimeout
 	}
-	v := newView(client, clientv3.NewKV(client), fence.Key, func(clientv3.Watcher) clientv3.Watcher {
-		return clientv3.NewWatcher(client)
-	})
+	w := &watchers{client: client}
+	defer w.close()
+	v := newView(client, clientv3.NewKV(client), fence.Key, w.fresh)
 	defer v.close()
 	v.every = observeEvery
 	patience := ctx
@@ -283,12 +325,18 @@ func Evict(ctx context.Context, client *clientv3.Client, fence Fence, opts *Evic
 		defer cancel()
 	}
 	var retry backoff
-	for asked := false; ; {
-		force := patience.Err() != nil && ctx.Err() == nil
+	for begun := false; ; {
+		force := patience.Err() != nil
+		waiting := patience
+		if force {
+			waiting = ctx
+		}
+		again := func() {}
+		var failed error
 		if v.known {
 			if leader := leaderOf(fence.Key, v.held); leader.Fence != fence {
 				switch {
-				case asked:
+				case begun:
 					return nil
 				case v.held == nil:
 					return fmt.Errorf("%w: nobody holds %q", ErrNoLeader, fence.Key)
@@ -296,33 +344,30 @@ func Evict(ctx context.Context, client *clientv3.Client, fence Fence, opts *Evic
 					return &leaderError{err: ErrFenced, leader: leader}
 				}
 			}
-			if r := decodeRecord(v.held.Value); !r.Evict || force {
-				if r.Candidate == "" && !force {
-					return fmt.Errorf("tenure: evict: the value of %q is no record of a candidate, so its holder cannot be asked", fence.Key)
+			begun = true
+			r := decodeRecord(v.held.Value)
+			switch {
+			case force, r.Candidate != "" && !r.Evict:
+				failed = v.mark(ctx, fence, r, force)
+			case r.Candidate == "" && !o.Force:
+				return fmt.Errorf("tenure: evict: the value of %q is no record of a candidate, so its holder cannot be asked", fence.Key)
+			}
+			if failed != nil {
+				if permanent(client, failed) {
+					return fmt.Errorf("tenure: evict: %w", failed)
 				}
-				if err := v.mark(ctx, fence, r, force); err != nil {
-					if ctx.Err() != nil {
-						return ctx.Err()
-					}
-					if permanent(client, err) {
-						return fmt.Errorf("tenure: evict: %w", err)
-					}
-					if err := retry.wait(ctx); err != nil {
-						return err
-					}
-				}
-				asked = true
+				// It may have been applied, or may yet be; to repeat it is
+				// harmless, and until then the key is followed.
+				waiting, again = context.WithTimeout(waiting, max(retry.next(), 20*time.Millisecond))
 			}
 		}
-		waiting := patience
-		if force {
-			waiting = ctx
-		}
-		if err := v.next(waiting); err != nil && waiting.Err() == nil {
+		err := v.next(waiting)
+		again()
+		switch {
+		case ctx.Err() != nil:
+			return ended(ctx, cmp.Or(v.trouble, failed))
+		case err != nil && waiting.Err() == nil:
 			return fmt.Errorf("tenure: evict: %w", err)
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
 		}
 	}
 }

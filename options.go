@@ -117,8 +117,9 @@ type Hooks struct {
 	Renewed func(latency time.Duration, err error)
 
 	// Expiring is called when a term's validity is running out because no
-	// renewal has counted for a while: less than a third of the TTL is left.
-	// Once for each such time.
+	// renewal has counted for a while: less than half is left of what was left
+	// when a renewal was due, which is a quarter of the TTL or so. Once for each
+	// such time.
 	Expiring func(term *Term, left time.Duration)
 
 	// Overstayed is called when the work of a term has gone on for StopTimeout

@@ -11,6 +11,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/connectivity"
 )
 
 // session is a candidate's place at an election that is kept in etcd. The
@@ -27,7 +28,7 @@ type session struct {
 }
 
 func newSession(e *Elector) place {
-	v := newView(e.client, e.lease.kv, e.key, e.lease.freshWatcher)
+	v := newView(e.client, e.lease.kv, e.key, e.lease.watchers.fresh)
 	v.timeout = e.lease.request()
 	return &session{e: e, l: e.lease, v: v}
 }
@@ -47,6 +48,7 @@ func (s *session) leave() {
 		s.l.leave(s.v, s.owes)
 	}
 	s.v.close()
+	s.l.rest()
 }
 
 // campaign is one attempt to win one term.
@@ -58,6 +60,7 @@ type campaign struct {
 	vacancy int           // the one that ready is about
 	ready   time.Time     // do not contend before
 	drawn   time.Duration // the delay that the lottery gave
+	behind  bool          // another elector of ours has contended meanwhile
 }
 
 // win follows the key until it is vacant, contends for it, and returns the term
@@ -73,9 +76,25 @@ func (s *session) win(ctx context.Context, m mode) (*Term, error) {
 	term, err := s.follow(ctx, m, c)
 	if err != nil {
 		s.forsake(c)
+		if ctx.Err() == nil && s.l.client.Ctx().Err() != nil {
+			err = fmt.Errorf("%w: %w", errClientClosed, err) // which may be any, such as a timeout
+		}
 		return nil, err
 	}
 	return term, nil
+}
+
+// trouble is what stands in the way of a term, as far as that is known.
+func (s *session) trouble() error {
+	_, _, _, trouble := s.l.health()
+	if err := cmp.Or(trouble, s.v.trouble, s.v.refused); err != nil || s.v.known {
+		return err
+	}
+	// No request has failed yet, but perhaps none was ever sent.
+	if state := s.l.client.ActiveConnection().GetState(); state != connectivity.Ready {
+		return fmt.Errorf("no connection to etcd: %v", state)
+	}
+	return nil
 }
 
 // forsake ends a campaign that was not won, cleaning up what it may have put.
@@ -100,7 +119,9 @@ func (s *session) follow(ctx context.Context, m mode, c *campaign) (*Term, error
 				return nil, err
 			}
 		}
-		e.observe(v)
+		if !s.ours(c, v.held) { // else it is led once there is a term
+			e.observe(v)
+		}
 		switch {
 		case !v.known:
 		case v.held == nil:
@@ -123,6 +144,13 @@ func (s *session) follow(ctx context.Context, m mode, c *campaign) (*Term, error
 		default:
 			s.met = true
 			e.saw(Epoch(v.held.CreateRevision))
+			if s.l.orphaned(v.held) {
+				// Nobody else would end it. A restored etcd can bring it back.
+				s.withdraw(ctx, c, v.held)
+				if ctx.Err() == nil {
+					continue
+				}
+			}
 			if m == noWait {
 				return nil, &leaderError{err: ErrHeld, leader: leaderOf(e.key, v.held)}
 			}
@@ -134,8 +162,7 @@ func (s *session) follow(ctx context.Context, m mode, c *campaign) (*Term, error
 		err := v.next(wctx)
 		cancel()
 		if ctx.Err() != nil {
-			_, _, _, trouble := s.l.health()
-			return nil, ended(ctx, cmp.Or(v.trouble, trouble))
+			return nil, ended(ctx, s.trouble())
 		}
 		if err != nil && wctx.Err() == nil {
 			return nil, err
@@ -149,7 +176,7 @@ func (s *session) contend(ctx context.Context, m mode, c *campaign) (contended b
 	e, v := s.e, s.v
 	now := time.Now()
 	if c.vacancy != v.vacancies {
-		c.drawn = 0
+		c.drawn, c.behind = 0, false
 		if s.met { // they have waited for this vacancy, as we have
 			c.drawn = e.lottery.draw()
 		}
@@ -169,10 +196,17 @@ func (s *session) contend(ctx context.Context, m mode, c *campaign) (contended b
 		return false, err
 	}
 	if !s.l.contend(e.key) {
-		c.ready = now.Add(e.lottery.unit)
+		c.behind, c.ready = true, now.Add(e.lottery.unit)
 		return false, nil
 	}
 	defer s.l.contended(e.key)
+	if c.behind {
+		// What has become of it is known here only once the watch tells, which
+		// may not even be open yet. A read costs etcd less than losing.
+		c.behind = false
+		_, err = v.read(ctx)
+		return true, err
+	}
 	if c.drawn > 0 {
 		e.lottery.unclaimed()
 	}
@@ -191,7 +225,8 @@ func (s *session) contend(ctx context.Context, m mode, c *campaign) (contended b
 	// The next attempt repeats the same transaction with the same lease, if that
 	// is still ours, and the same candidate id; or the watch shows the key first.
 	e.log.Warn("the key could not be created", "error", err)
-	v.suffer(err)
+	v.refused = fmt.Errorf("create %q: %w", e.key, err) // but etcd may well be heard
+	e.observe(v)
 	c.ready = time.Now().Add(max(c.retry.next(), 20*time.Millisecond))
 	return false, nil
 }
@@ -212,19 +247,25 @@ func (s *session) create(ctx context.Context, c *campaign, gen *generation) (won
 		Else(clientv3.OpGet(v.key)).
 		Commit()
 	if err != nil {
-		c.unknown = c.unknown || ambiguous(err)
+		// Even if etcd has refused it. Its client repeats a request by itself
+		// after some errors, and what it reports is about the last one only.
+		c.unknown = true
 		return false, err
 	}
 	v.relief()
 	s.e.lottery.took(time.Since(sent))
 	rev := resp.Header.Revision
+	if rev < v.rev.Load() {
+		// Older than what was known before the request: etcd was rolled back,
+		// and the watch waits for a revision that is far ahead.
+		v.drop()
+		v.rolledBack = true
+	}
 	if resp.Succeeded {
 		v.set(&keyValue{Key: []byte(v.key), Value: []byte(value), CreateRevision: rev, ModRevision: rev, Version: 1, Lease: int64(gen.id)}, rev)
 		return true, nil
 	}
-	if rev >= v.rev.Load() {
-		v.set(keyOf(resp.Responses[0].GetResponseRange()), rev)
-	}
+	v.set(keyOf(resp.Responses[0].GetResponseRange()), rev)
 	return false, nil
 }
 
@@ -260,7 +301,7 @@ func (s *session) begin(ctx context.Context, m mode, c *campaign) (*Term, error)
 
 // withdraw deletes a key of ours that did not become a term.
 func (s *session) withdraw(ctx context.Context, c *campaign, kv *keyValue) {
-	if err := s.l.deleteKey(context.WithoutCancel(ctx), s.e.key, kv.CreateRevision); err != nil {
+	if err := s.l.deleteKey(context.WithoutCancel(ctx), leaderOf(s.e.key, kv).Fence); err != nil {
 		c.unknown = true
 		_ = c.retry.wait(ctx) // the caller looks at ctx
 		return
@@ -299,18 +340,17 @@ func (s *session) watch(t *Term, m mode, c *campaign) {
 	}
 	l.dismiss(t)
 	if t.owed.Load() {
-		// Resigned, or overwritten by somebody whose value would stay for ever.
-		// Either way the work stops first; but no longer than the key would
-		// have stood if this process had died.
-		timer := time.NewTimer(time.Until(t.limit().mono) + t.gen.margin)
+		// Resign gives the key up when the work has stopped.
+		timer := time.NewTimer(t.limit().mono.Sub(l.clocks().mono) + t.gen.margin)
 		select {
 		case <-t.free:
 		case <-timer.C:
+			s.outstayed(t)
 		}
 		timer.Stop()
-		if err := t.giveUp(); err != nil {
-			t.log.Warn("the key could not be given up; it expires", "error", err)
-		}
+	}
+	if !t.owed.Load() && s.ours(c, v.held) && clientv3.LeaseID(v.held.Lease) == t.fence.Lease {
+		v.set(nil, v.rev.Load()) // it is gone, though the watch has not told yet
 	}
 	l.delist(t.candidate)
 	e.lost(t)
@@ -322,6 +362,22 @@ func (s *session) watch(t *Term, m mode, c *campaign) {
 	} else if s.owes != nil {
 		l.settle(s.owes, v.key)
 		s.owes = nil
+	}
+}
+
+// outstayed is called when the key of a term that was lost still is not given up
+// at the time at which it would have gone if this process had died. A key that
+// nobody would ever expire goes now, whatever the work does; every other one is
+// left to etcd, which may give the work more time.
+func (s *session) outstayed(t *Term) {
+	switch reasonOf(t.Err()) {
+	case LeaseExpired, RenewalRefused:
+		if t.frozen.Load() == nil {
+			return
+		}
+	}
+	if err := t.giveUp(); err != nil {
+		t.log.Warn("the key could not be given up; it expires", "error", err)
 	}
 }
 
@@ -372,7 +428,7 @@ func (s *session) release(t *Term) error {
 	var err error
 	for retry.wait(ctx) == nil {
 		actx, cancel := context.WithTimeout(ctx, s.l.tidy()/2)
-		err = s.l.deleteKey(actx, t.fence.Key, int64(t.fence.Epoch))
+		err = s.l.deleteKey(actx, t.fence)
 		cancel()
 		if err == nil {
 			return nil

@@ -96,21 +96,29 @@ func (t *Term) Context() context.Context { return t.ctx }
 // as far as the two clock rates differ by less than the margin allows and nobody
 // interferes with the key. It is advice, not a fence: it can turn false right
 // after it was asked.
-func (t *Term) Valid() bool { return t.validAt(t.opts.clocks()) }
+func (t *Term) Valid() bool {
+	now, limit := t.opts.clocks(), t.gen.limit.Load()
+	if !now.before(*limit) {
+		// A wall clock that is set right again, or a renewal that counts at this
+		// very moment, must not bring back what the caller was told is over.
+		t.gen.passed.Store(true)
+	}
+	return t.validAt(now)
+}
 
 // ValidAt is like [Term.Valid] for the instant at, which should come from
 // [time.Now] so that it carries both clocks.
 func (t *Term) ValidAt(at time.Time) bool { return t.validAt(instantAt(at)) }
 
 func (t *Term) validAt(now instant) bool {
-	return !t.over.Load() && now.before(t.limit())
+	return now.before(t.limit()) && !t.gen.passed.Load() && !t.over.Load()
 }
 
 // ValidUntil returns the instant at which the term ends unless a renewal moves
 // it, by the local clock. For a term that has ended it is in the past.
 func (t *Term) ValidUntil() time.Time {
 	limit := t.limit().mono
-	if t.over.Load() {
+	if t.over.Load() || t.gen.passed.Load() {
 		if now := t.opts.clocks().mono; now.Before(limit) {
 			return now // the lease may outlive the term; the term does not come back
 		}
@@ -191,17 +199,22 @@ func (t *Term) Announce(ctx context.Context, address string, metadata map[string
 // in etcd, so that another candidate can take over at once. Call it when the
 // work has stopped; [Elector.Run] does so by itself. It is right to call it
 // always, and more than once: on a term that was lost it cleans up what is left.
+// So that another candidate can win, this elector's next campaign, unless it is a
+// [Elector.TryCampaign], contends only after a third of the TTL or after another
+// term.
 //
-// It blocks until the key is gone, or until two seconds have passed or half of
-// the TTL. Then it returns [ErrUnknownOutcome], the key lives on for at most a
-// TTL, and Resign may be called again. It takes no context, since it has to work
-// when those of its caller have ended.
+// It blocks until the key is gone, or until two seconds have passed, or a TTL if
+// that is shorter. Then it returns [ErrUnknownOutcome], the key lives on for at
+// most a TTL, and Resign may be called again. It takes no context, since it has
+// to work when those of its caller have ended.
 func (t *Term) Resign() error {
 	t.stop(Resigned)
 	if !t.inRun {
 		t.stopped()
 	}
-	t.end(Resigned) // before the delete is sent: from then on another can win
+	// Before the delete is sent: from then on another can win. What told the
+	// work to stop, such as an eviction, is the reason.
+	t.end(context.Cause(t.ctx))
 	err := t.giveUp()
 	<-t.done
 	return err
@@ -234,7 +247,6 @@ func (t *Term) start(admit func() bool) bool {
 	if !admit() {
 		return false
 	}
-	t.log.Info("the term has started")
 	if hook := t.opts.Hooks.TermStarted; hook != nil {
 		t.events.add(func() { hook(t) })
 	}
@@ -293,26 +305,25 @@ func (t *Term) overstayed() {
 // end ends the validity, for good. The first cause stands.
 func (t *Term) end(cause error) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	if t.over.Load() {
+		t.mu.Unlock()
 		return
 	}
 	// Valid must be false before anything else can be seen of the end.
 	t.over.Store(true)
 	t.cause = cause
-	switch reasonOf(cause) {
-	case Resigned, KeyReplaced:
-	default:
-		if t.frozen.Load() == nil { // which means: the lease lives on
-			t.owed.Store(false) // gone, or on a lease that is renewed no longer
-		}
+	if reasonOf(cause) == KeyDeleted {
+		t.owed.Store(false)
 	}
 	t.stopLocked(cause)
-	t.ended()
-	t.log.Info("the term has ended", "reason", string(reasonOf(cause)), "error", cause)
+	// Before anybody can go on to the next term, or return from Run, which
+	// waits for the hooks.
 	if hook := t.opts.Hooks.TermEnded; hook != nil {
 		t.events.add(func() { hook(t, cause) })
 	}
+	t.ended()
+	t.mu.Unlock()
+	t.log.Info("the term has ended", "reason", string(reasonOf(cause)), "error", cause)
 }
 
 // expiring is called when the validity runs out.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,7 +20,8 @@ type keyValue = mvccpb.KeyValue
 // somebody else makes of the key (the lease does, to count its renewals) come in
 // through reads, as a backstop against a watch that has gone deaf.
 //
-// One goroutine at a time owns a view; rev, reads and poke are for others too.
+// One goroutine at a time owns a view; rev, reads, poke and check are for others
+// too.
 type view struct {
 	key     string
 	client  *clientv3.Client
@@ -30,6 +32,7 @@ type view struct {
 
 	reads chan reading  // of capacity 1, the newest
 	poke  chan struct{} // of capacity 1: wakes next
+	check chan struct{} // of capacity 1: makes next read the key
 
 	life context.Context // of the watch
 	end  context.CancelFunc
@@ -44,6 +47,7 @@ type view struct {
 	seen    time.Time // the last answer
 	since   time.Time // when trouble began
 	trouble error     // why nothing was heard lately
+	refused error     // why the key could not be created, while it is vacant
 
 	watch    clientv3.WatchChan
 	opening  chan clientv3.WatchChan // while etcd has not confirmed the watch
@@ -51,6 +55,7 @@ type view struct {
 	stop     context.CancelFunc // of the watch, or of its opening
 	openedAt time.Time
 	retry    backoff
+	again    time.Time // when to open it again; zero: not known yet
 }
 
 // reading is the state of a key at a revision, as a linearizable read found it.
@@ -62,7 +67,7 @@ type reading struct {
 }
 
 func newView(client *clientv3.Client, kv clientv3.KV, key string, watcher func(clientv3.Watcher) clientv3.Watcher) *view {
-	v := &view{key: key, client: client, kv: kv, watcher: watcher, timeout: requestTimeout, reads: make(chan reading, 1), poke: make(chan struct{}, 1)}
+	v := &view{key: key, client: client, kv: kv, watcher: watcher, timeout: requestTimeout, reads: make(chan reading, 1), poke: make(chan struct{}, 1), check: make(chan struct{}, 1)}
 	// A private watcher, so that the fate of the streams is not shared with the
 	// caller's watches; and a member that has lost the cluster must say so.
 	v.life, v.end = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
@@ -80,6 +85,14 @@ func (v *view) close() {
 func (v *view) wake() {
 	select {
 	case v.poke <- struct{}{}:
+	default:
+	}
+}
+
+// doubt makes next read the key soon.
+func (v *view) doubt() {
+	select {
+	case v.check <- struct{}{}:
 	default:
 	}
 }
@@ -139,6 +152,12 @@ func (v *view) next(ctx context.Context) error {
 				return nil
 			}
 
+		case <-v.check:
+			changed, err := v.read(ctx)
+			if changed || err != nil {
+				return err
+			}
+
 		case <-backstop:
 			backstop = nil
 			changed, err := v.read(ctx)
@@ -152,16 +171,27 @@ func (v *view) next(ctx context.Context) error {
 // refresh reads the key and opens the watch after it, waiting first if that has
 // failed lately. It reports whether there is something to look at.
 func (v *view) refresh(ctx context.Context) (changed bool, err error) {
-	timer := time.NewTimer(v.retry.next())
+	if v.again.IsZero() {
+		v.again = time.Now().Add(v.retry.next())
+	}
+	timer := time.NewTimer(time.Until(v.again))
 	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false, ctx.Err()
+	for !v.again.IsZero() {
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
 
-	case <-v.poke:
-		return true, nil
+		case <-v.poke:
+			return true, nil
 
-	case <-timer.C:
+		case r := <-v.reads:
+			if v.adopt(r) {
+				return true, nil
+			}
+
+		case <-timer.C:
+			v.again = time.Time{}
+		}
 	}
 	changed, err = v.read(ctx)
 	if err == nil && v.trouble == nil {
@@ -217,6 +247,9 @@ func (v *view) set(kv *keyValue, rev int64) {
 	if kv == nil && (v.held != nil || !v.known) {
 		v.vacancies++
 	}
+	if kv != nil {
+		v.refused = nil
+	}
 	v.held = kv
 	v.rev.Store(rev)
 }
@@ -260,9 +293,7 @@ func (v *view) apply(resp clientv3.WatchResponse, ok bool) (changed bool) {
 // etcd has confirmed it, so it runs beside; drop waits for it.
 func (v *view) open() {
 	ctx, stop := context.WithCancel(v.life)
-	if v.using == nil {
-		v.using = v.watcher(nil)
-	}
+	v.using = v.watcher(nil) // the last one may have been closed or replaced
 	opening := make(chan clientv3.WatchChan, 1)
 	w, from := v.using, v.rev.Load()+1
 	go func() { opening <- w.Watch(ctx, v.key, clientv3.WithRev(from)) }()
@@ -298,6 +329,36 @@ func (v *view) relief() (ended bool) {
 	ended = v.trouble != nil
 	v.trouble, v.seen = nil, time.Now()
 	return ended
+}
+
+// watchers hands out the watcher that several views share.
+type watchers struct {
+	client *clientv3.Client
+
+	mu  sync.Mutex
+	all []clientv3.Watcher // the last one is in use
+}
+
+// fresh returns the watcher in use, or a new one in place of stale.
+func (w *watchers) fresh(stale clientv3.Watcher) clientv3.Watcher {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n := len(w.all); n == 0 || w.all[n-1] == stale {
+		// The old one is not closed, since other views may be content with it.
+		w.all = append(w.all, clientv3.NewWatcher(w.client))
+	}
+	return w.all[len(w.all)-1]
+}
+
+// close ends the streams of all watchers. A stream ends by itself with the last
+// watch on it, but not if that was cancelled before etcd had confirmed it.
+func (w *watchers) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, old := range w.all {
+		go func() { _ = old.Close() }() // which waits for ever if its stream is stuck
+	}
+	w.all = nil
 }
 
 func sameKey(a, b *keyValue) bool {
