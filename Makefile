@@ -34,7 +34,7 @@ OUT := $(CURDIR)/.out
 LIMIT := $(if $(shell command -v timeout),timeout 120)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test race examples lint fmt cover tidy-check flaky fuzz clean
+.PHONY: help demo test race examples lint fmt cover tidy-check flaky fuzz mutants clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -64,6 +64,9 @@ fuzz: ## Run each Fuzz function of the root package for FUZZTIME (10s)
 		n=$$((n + 1)); echo "== $$f"; \
 		go test -timeout=$(TIMEOUT) -run '^$$' -fuzz "^$$f\$$" -fuzztime=$(FUZZTIME) .; \
 	done; echo "fuzz functions: $$n"
+
+mutants: ## Break the library on purpose, line by line, and check that a test notices (ARGS="word ..." picks some)
+	@go run -C tools/mutants . $(ARGS)
 
 examples: ## Build and run every example but the demo (EXAMPLE=name runs one)
 	@mkdir -p "$(OUT)/examples"; cd examples || exit 1; st=0 n=0; \

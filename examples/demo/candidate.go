@@ -1,15 +1,17 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"sync"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/tenure-go/tenure"
 	"github.com/tenure-go/tenure/examples/internal/embedded"
@@ -48,8 +50,7 @@ func take(ctx context.Context, etcd *embedded.Endpoints, prefix, name string) er
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { // the director closes our input when we shall go
-		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		}
+		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
 
@@ -59,30 +60,21 @@ func take(ctx context.Context, etcd *embedded.Endpoints, prefix, name string) er
 	}
 	tell("candidate", 0, "campaigns")
 	err = elector.Run(ctx, func(ctx context.Context, term *tenure.Term) error {
-		counter := prefix + "/counter"
 		kv := term.KV(client)
-		count := 0
-		resp, err := kv.Get(ctx, counter) // linearizable, as the first read of a term must be
+		count, err := read(ctx, kv, prefix+"/counter")
 		if err != nil {
 			return err
-		}
-		if len(resp.Kvs) > 0 {
-			if count, err = strconv.Atoi(string(resp.Kvs[0].Value)); err != nil {
-				return err
-			}
 		}
 		tell("leads", term.Epoch(), "leads from the count of %d", count)
 		for {
 			// Between this look and the write below anything may happen, such
 			// as a pause of the process. That is what the fence is for.
-			if ctx.Err() == nil {
-				select {
-				case <-ctx.Done():
-				case <-time.After(100 * time.Millisecond):
-				}
+			select {
+			case <-ctx.Done():
+			case <-time.After(100 * time.Millisecond):
 			}
 			next := strconv.Itoa(count + 1)
-			_, err := kv.Put(context.WithoutCancel(ctx), counter, next)
+			_, err := kv.Put(context.WithoutCancel(ctx), prefix+"/counter", next)
 			switch {
 			case err == nil:
 				count++
@@ -102,7 +94,7 @@ func take(ctx context.Context, etcd *embedded.Endpoints, prefix, name string) er
 			}
 			// The same write once more, past the local check: as a process would
 			// send it that the fence had been handed to.
-			_, err = term.Fence().KV(client).Put(context.WithoutCancel(ctx), counter, next)
+			_, err = term.Fence().KV(client).Put(context.WithoutCancel(ctx), prefix+"/counter", next)
 			tell("refused", term.Epoch(), "sends the write all the same; refused by etcd: %v", err)
 			return err // Run campaigns again
 		}
@@ -112,4 +104,14 @@ func take(ctx context.Context, etcd *embedded.Endpoints, prefix, name string) er
 		return nil
 	}
 	return err
+}
+
+// read returns the count so far. The read is linearizable, as the first one of a
+// term must be.
+func read(ctx context.Context, kv clientv3.KV, counter string) (int, error) {
+	resp, err := kv.Get(ctx, counter)
+	if err != nil || len(resp.Kvs) == 0 {
+		return 0, err
+	}
+	return strconv.Atoi(string(resp.Kvs[0].Value))
 }
