@@ -155,9 +155,13 @@ func TestDocumentsAreTrue(t *testing.T) {
 	snippet := regexp.MustCompile("(?s)```go\n(.*?)```")
 	target := regexp.MustCompile("`?make ([a-z-]+)")
 	link := regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
+	test := regexp.MustCompile("`((?:Test|Fuzz)[A-Z][A-Za-z]+)`")
 	for _, name := range documents {
 		data, err := os.ReadFile(name)
 		require.NoError(t, err)
+		for _, m := range test.FindAllStringSubmatch(string(data), -1) {
+			assert.Contains(t, sources.String(), "func "+m[1]+"(", "%s: a test that does not exist", name)
+		}
 		for _, m := range snippet.FindAllStringSubmatch(string(data), -1) {
 			assert.Contains(t, sources.String(), unindent(m[1]), "%s: a snippet that no Go file has", name)
 		}

@@ -464,7 +464,9 @@ func TestRunCampaignsAgainAfterWorkHasResigned(t *testing.T) {
 				first := awaitTerm(t, 5*time.Second, e)
 				if !alone {
 					other := newElector(t, s.Client(), &tenure.Options{TTL: ttl})
-					term, err := other.Campaign(ctx)
+					limited, stop := context.WithTimeout(ctx, 10*time.Minute)
+					term, err := other.Campaign(limited)
+					stop()
 					require.NoError(t, err)
 					require.Less(t, time.Since(resigned), 100*time.Millisecond)
 					time.Sleep(time.Minute)

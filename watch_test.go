@@ -61,6 +61,10 @@ func TestFollowerNeverHangs(t *testing.T) {
 			before: func(c *etcdtest.Client) { c.Faults.On("Watch", etcdtest.LoseRequest()) },
 			within: backstop,
 		},
+		"WatchIsAskedForAgain": { // W06
+			before: func(c *etcdtest.Client) { c.Faults.Next("Watch", etcdtest.LoseRequest()) },
+			within: latency,
+		},
 		"WatchIsRejected": { // W06
 			before: func(c *etcdtest.Client) {
 				c.Faults.On("Watch", etcdtest.EditAnswer(func(r *pb.WatchResponse) {
