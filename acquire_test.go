@@ -217,81 +217,96 @@ func faults() []fault {
 	return fs
 }
 
+// step is one kind of request of a campaign.
+type step struct {
+	method  string
+	request etcdtest.Option
+	answer  etcdtest.Option
+	held    bool // the key, by another, so that the campaign has to watch it
+}
+
+func steps() []step {
+	every := etcdtest.Skip(0)
+	return []step{
+		{"LeaseGrant", every, every, false},
+		{"Range", etcdtest.Match(asksFor), etcdtest.Match(asksFor), false},
+		{"Txn", etcdtest.Match(putsKey), etcdtest.Match(putsKey), false},
+		{"Watch", etcdtest.Match(watchesKey), etcdtest.Match(created), true},
+	}
+}
+
+// How long a fault lasts.
+var spans = []string{"once", "for two seconds", "to the end"}
+
 // A01, A02, A03, A05, F07. Each request of a campaign meets each fault: once,
 // for two seconds, and until the campaign is called off. It ends with a leader
 // that has the right epoch, or with no key.
 func TestAcquireLeadsOrLeavesNothing(t *testing.T) {
-	for _, m := range []struct {
-		method  string
-		request etcdtest.Option
-		answer  etcdtest.Option
-		held    bool // by another, so that the campaign has to watch
-	}{
-		{"LeaseGrant", etcdtest.Skip(0), etcdtest.Skip(0), false},
-		{"Range", etcdtest.Match(asksFor), etcdtest.Match(asksFor), false},
-		{"Txn", etcdtest.Match(putsKey), etcdtest.Match(putsKey), false},
-		{"Watch", etcdtest.Match(watchesKey), etcdtest.Match(created), true},
-	} {
+	for _, step := range steps() {
 		for _, f := range faults() {
-			if m.method == "Watch" && !f.stream {
+			if step.method == "Watch" && !f.stream {
 				continue
 			}
-			only := m.request
-			if f.answer {
-				only = m.answer
-			}
-			t.Run(m.method+f.name, func(t *testing.T) {
+			t.Run(step.method+f.name, func(t *testing.T) {
 				etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
 					for _, shared := range []bool{false, true} {
-						for _, times := range []string{"once", "for two seconds", "to the end"} {
-							t.Logf("shared lease: %v, the fault happens %s", shared, times)
-							x := newCandidacy(t, s, shared)
-							if m.method != "LeaseGrant" {
-								x.keep()
-							}
-							var holder *tenure.Term
-							if m.held {
-								holder = lead(t, newElector(t, s.Client(), nil))
-							}
-							rule := x.c.Faults.On(m.method, f.action, only)
-							if times == "once" {
-								rule.Stop()
-								rule = x.c.Faults.Next(m.method, f.action, only)
-							}
-							ctx, cancel := context.WithCancel(t.Context())
-							won := campaign(ctx, x.e)
-							etcdtest.Await(t, acquireTTL, "the fault", rule.Fired())
-							x.noise()
-							if holder != nil {
-								require.NoError(t, holder.Resign())
-							}
-							if times != "once" {
-								time.Sleep(2 * time.Second)
-							}
-							if times == "to the end" {
-								cancel()
-							} else if times == "for two seconds" {
-								rule.Stop()
-							}
-							o := etcdtest.Await(t, 2*acquireTTL, "Campaign", won)
-							if times == "to the end" && o.err != nil {
-								require.ErrorIs(t, o.err, context.Canceled)
-							} else {
-								require.NoError(t, o.err)
-								rule.Stop()
-								x.leads(o.term)
-								require.NoError(t, o.term.Resign())
-							}
-							cancel()
-							rule.Release()
-							time.Sleep(2 * acquireTTL) // until all that was late has arrived
-							x.clean()
+						for _, span := range spans {
+							t.Logf("shared lease: %v, the fault happens %s", shared, span)
+							acquireUnder(newCandidacy(t, s, shared), step, f, span)
 						}
 					}
 				})
 			})
 		}
 	}
+}
+
+func acquireUnder(x *candidacy, step step, f fault, span string) {
+	t := x.t
+	t.Helper()
+	if step.method != "LeaseGrant" {
+		x.keep()
+	}
+	var holder *tenure.Term
+	if step.held {
+		holder = lead(t, newElector(t, x.s.Client(), nil))
+	}
+	only := []etcdtest.Option{step.request}
+	if f.answer {
+		only[0] = step.answer
+	}
+	if span == "once" {
+		only = append(only, etcdtest.Times(1))
+	}
+	rule := x.c.Faults.On(step.method, f.action, only...)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	won := campaign(ctx, x.e)
+	etcdtest.Await(t, acquireTTL, "the fault", rule.Fired())
+	x.noise()
+	if holder != nil {
+		require.NoError(t, holder.Resign())
+	}
+	switch span {
+	case "for two seconds":
+		time.Sleep(2 * time.Second)
+		rule.Stop()
+	case "to the end":
+		time.Sleep(2 * time.Second)
+		cancel()
+	}
+	o := etcdtest.Await(t, 2*acquireTTL, "Campaign", won)
+	rule.Stop()
+	if span == "to the end" && o.err != nil {
+		require.ErrorIs(t, o.err, context.Canceled)
+	} else {
+		require.NoError(t, o.err)
+		x.leads(o.term)
+		require.NoError(t, o.term.Resign())
+	}
+	rule.Release()
+	time.Sleep(2 * acquireTTL) // until all that was late has arrived
+	x.clean()
 }
 
 // cancelPoint is a message at which a campaign can be called off. Those of a
@@ -636,17 +651,15 @@ func TestFollowerWhoseLeaseEndsStillWins(t *testing.T) {
 func TestExpiredLeaseIsNotUsedAgain(t *testing.T) {
 	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
 		terms := make(chan *tenure.Term, 10)
-		ended := make(chan error, 2)
+		var ended [2]<-chan error
 		ctx, cancel := context.WithCancel(t.Context())
-		for range 2 {
+		for i := range ended {
 			e := newElector(t, s.Client(), &tenure.Options{TTL: acquireTTL})
-			go func() {
-				ended <- e.Run(ctx, func(ctx context.Context, term *tenure.Term) error {
-					terms <- term
-					<-ctx.Done()
-					return nil
-				})
-			}()
+			ended[i] = startRun(ctx, e, func(ctx context.Context, term *tenure.Term) error {
+				terms <- term
+				<-ctx.Done()
+				return nil
+			})
 		}
 		last := etcdtest.Await(t, acquireTTL, "Run", terms)
 		for range 3 {
@@ -659,7 +672,7 @@ func TestExpiredLeaseIsNotUsedAgain(t *testing.T) {
 			last = next
 		}
 		cancel()
-		for range 2 {
+		for _, ended := range ended {
 			require.ErrorIs(t, etcdtest.Await(t, acquireTTL, "Run", ended), context.Canceled)
 		}
 		require.Empty(t, terms)
@@ -1014,14 +1027,7 @@ func TestStoreWithoutLeasesIsRefused(t *testing.T) {
 					t.Logf("shared lease: %v", shared)
 					x := newCandidacy(t, s, shared)
 					x.c.Faults.On(method, etcdtest.FailRequest(unimplemented))
-					ended := make(chan error, 1)
-					go func() {
-						ended <- x.e.Run(t.Context(), func(ctx context.Context, _ *tenure.Term) error {
-							<-ctx.Done()
-							return nil
-						})
-					}()
-					err := etcdtest.Await(t, acquireTTL, "Run", ended)
+					err := etcdtest.Await(t, acquireTTL, "Run", startRun(t.Context(), x.e, untilTold))
 					require.ErrorContains(t, err, "unknown service etcdserverpb.Lease")
 					time.Sleep(acquireTTL + time.Second)
 					require.Empty(t, s.Keys(key))

@@ -270,11 +270,13 @@ func (o *ordeal) run() {
 
 	for end := time.Now().Add(min(20*o.ttl, 80*time.Second)); time.Now().Before(end); {
 		time.Sleep(time.Duration(o.rand.Int64N(int64(o.ttl / 5))))
+		o.look()
 		if o.rand.IntN(8) == 0 {
 			o.slowThenSilent()
 		} else {
 			o.harm(ctx)
 		}
+		o.look()
 	}
 	for _, h := range o.hosts {
 		h.heal()

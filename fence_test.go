@@ -389,3 +389,29 @@ func TestAFollowerNoticesThatTheKeyIsReplaced(t *testing.T) {
 		require.ErrorIs(t, etcdtest.Await(t, 10*time.Second, "Campaign", done), context.Canceled)
 	})
 }
+
+// F01. On a lease that lives on, two terms of one elector differ in nothing but
+// their epochs.
+func TestTermsOnOneLeaseDifferByTheirEpoch(t *testing.T) {
+	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
+		c := s.Client()
+		lease, err := tenure.NewLease(c.Client, nil)
+		require.NoError(t, err)
+		other, err := tenure.New(c.Client, "/other", &tenure.Options{Lease: lease})
+		require.NoError(t, err)
+		lead(t, other) // keeps the lease
+		e := newElector(t, c, &tenure.Options{Lease: lease})
+		first, err := e.TryCampaign(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, first.Resign())
+		second, err := e.TryCampaign(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, first.Fence().Lease, second.Fence().Lease)
+		_, err = first.Fence().KV(c).Put(t.Context(), "/data/x", "1")
+		require.ErrorIs(t, err, tenure.ErrFenced)
+		require.Empty(t, s.Keys("/data/"))
+		_, err = second.Fence().KV(c).Put(t.Context(), "/data/x", "2")
+		require.NoError(t, err)
+		require.NoError(t, second.Resign())
+	})
+}

@@ -492,73 +492,91 @@ func TestRunCampaignsAgainAfterWorkHasResigned(t *testing.T) {
 // nobody takes its place; and its siblings on the lease live on.
 func TestTermOfOverstayingWorkRunsOut(t *testing.T) {
 	const ttl, margin, stopTimeout, wedged = 6 * time.Second, 600 * time.Millisecond, 10 * time.Second, time.Minute
-	for _, shared := range []bool{false, true} {
-		t.Run(onLease(shared), func(t *testing.T) {
-			etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
-				c := s.Client()
-				opts := withTTL(t, c, ttl, shared)
-				var book logbook
-				var overstayed atomic.Int32
-				var toldAt, reportedAt time.Time
-				opts.Logger, opts.StopTimeout = book.logger(), stopTimeout
-				opts.Hooks = &tenure.Hooks{Overstayed: func(*tenure.Term) {
-					overstayed.Add(1)
-					reportedAt = time.Now()
-				}}
-				e := newElector(t, c, opts)
-				ctx, cancel := context.WithCancel(t.Context())
-				done := startRun(ctx, e, func(ctx context.Context, _ *tenure.Term) error {
-					<-ctx.Done()
-					toldAt = time.Now()
-					time.Sleep(wedged)
-					return nil
-				})
-				term := awaitTerm(t, 5*time.Second, e)
-				follower := newElector(t, s.Client(), &tenure.Options{TTL: ttl})
-				won := make(chan time.Time, 1)
-				next := startRun(t.Context(), follower, func(ctx context.Context, _ *tenure.Term) error {
-					won <- time.Now()
-					return untilTold(ctx, nil)
-				})
-				time.Sleep(20 * time.Second)
-				cancel()
-				time.Sleep(stopTimeout - time.Millisecond)
-				require.Zero(t, overstayed.Load())
-				require.True(t, term.Valid())
-				time.Sleep(2 * time.Millisecond)
-				require.EqualValues(t, 1, overstayed.Load())
-				require.Equal(t, stopTimeout, reportedAt.Sub(toldAt))
-
-				// From here on the limit stands.
-				until := term.ValidUntil()
-				expires := until.Add(margin)
-				time.Sleep(time.Until(until) - time.Millisecond)
-				require.True(t, term.Valid())
-				time.Sleep(2 * time.Millisecond)
-				require.False(t, term.Valid())
-				require.Equal(t, until, term.ValidUntil())
-				require.ErrorIs(t, term.Err(), tenure.LeaseExpired)
-				require.Len(t, s.Keys(key), 1, "not deleted while it might be valid in the eyes of etcd")
-				taken := etcdtest.Await(t, 5*time.Second, "the follower's term", won)
-				require.False(t, taken.Before(expires), "the follower has won %v before the lease would have expired", expires.Sub(taken))
-				require.Less(t, taken.Sub(expires), time.Second)
-				for _, m := range c.Faults.Log("LeaseKeepAlive") {
-					if req, ok := m.Body.(*pb.LeaseKeepAliveRequest); ok && !shared && clientv3.LeaseID(req.ID) == term.Fence().Lease {
-						require.False(t, m.At.After(reportedAt), "renewed after StopTimeout")
-					}
-				}
-				if shared {
-					require.NotEmpty(t, s.Keys("/sibling"))
-				}
-
-				require.Equal(t, context.Canceled, etcdtest.Await(t, wedged, "Run", done))
-				require.Equal(t, wedged, time.Since(toldAt).Truncate(time.Second), "Run waits for the work")
-				require.EqualValues(t, 1, overstayed.Load(), "reported once")
-				require.Len(t, book.lines("level=ERROR"), 1)
-				require.NotNil(t, follower.Term())
-				_ = next
+	check := func(t *testing.T, shared, evicted bool) {
+		t.Helper()
+		etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
+			c := s.Client()
+			opts := withTTL(t, c, ttl, shared)
+			var book logbook
+			var calls, overstayed atomic.Int32
+			var toldAt, reportedAt time.Time
+			opts.Logger, opts.StopTimeout = book.logger(), stopTimeout
+			opts.Hooks = &tenure.Hooks{Overstayed: func(*tenure.Term) {
+				overstayed.Add(1)
+				reportedAt = time.Now()
+			}}
+			e := newElector(t, c, opts)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			returned := make(chan time.Time, 1)
+			done := startRun(ctx, e, func(ctx context.Context, _ *tenure.Term) error {
+				calls.Add(1)
+				<-ctx.Done()
+				toldAt = time.Now()
+				time.Sleep(wedged)
+				returned <- time.Now()
+				return nil
 			})
+			term := awaitTerm(t, 5*time.Second, e)
+			follower := newElector(t, s.Client(), &tenure.Options{TTL: ttl})
+			won := make(chan time.Time, 1)
+			startRun(t.Context(), follower, func(ctx context.Context, term *tenure.Term) error {
+				won <- time.Now()
+				return untilTold(ctx, term)
+			})
+			time.Sleep(20 * time.Second)
+			if evicted {
+				go tenure.Evict(t.Context(), s.Admin(), term.Fence(), nil)
+				<-term.Context().Done()
+			} else {
+				cancel()
+			}
+			time.Sleep(stopTimeout - time.Millisecond)
+			require.Zero(t, overstayed.Load())
+			require.True(t, term.Valid())
+			time.Sleep(2 * time.Millisecond)
+			require.EqualValues(t, 1, overstayed.Load())
+			require.Equal(t, stopTimeout, reportedAt.Sub(toldAt))
+
+			// From here on the limit stands.
+			until := term.ValidUntil()
+			expires := until.Add(margin)
+			time.Sleep(time.Until(until) - time.Millisecond)
+			require.True(t, term.Valid())
+			time.Sleep(2 * time.Millisecond)
+			require.False(t, term.Valid())
+			require.Equal(t, until, term.ValidUntil())
+			require.ErrorIs(t, term.Err(), tenure.LeaseExpired)
+			require.Len(t, s.Keys(key), 1, "not deleted while it may be valid in the eyes of etcd")
+			taken := etcdtest.Await(t, 5*time.Second, "the follower's term", won)
+			require.False(t, taken.Before(expires), "the follower has won %v before the lease would have expired", expires.Sub(taken))
+			require.Less(t, taken.Sub(expires), time.Second)
+			for _, m := range c.Faults.Log("LeaseKeepAlive") {
+				if req, ok := m.Body.(*pb.LeaseKeepAliveRequest); ok && !shared && clientv3.LeaseID(req.ID) == term.Fence().Lease {
+					require.False(t, m.At.After(reportedAt), "renewed after StopTimeout")
+				}
+			}
+			if shared {
+				require.NotEmpty(t, s.Keys("/sibling"))
+			}
+
+			require.Equal(t, wedged, etcdtest.Await(t, wedged, "the work", returned).Sub(toldAt))
+			time.Sleep(10 * ttl)
+			require.EqualValues(t, 1, calls.Load(), "the follower leads")
+			require.True(t, follower.Term().Valid())
+			require.EqualValues(t, 1, overstayed.Load(), "reported once")
+			require.Len(t, book.lines("level=ERROR"), 1)
+			if evicted {
+				require.Empty(t, done, "campaigns again")
+				require.Equal(t, tenure.Led, e.Status().State)
+				cancel()
+			}
+			require.Equal(t, context.Canceled, etcdtest.Await(t, 5*time.Second, "Run", done))
 		})
+	}
+	for _, shared := range []bool{false, true} {
+		t.Run("ContextEnded"+onLease(shared), func(t *testing.T) { check(t, shared, false) })
+		t.Run("Evicted"+onLease(shared), func(t *testing.T) { check(t, shared, true) })
 	}
 }
 
@@ -635,11 +653,13 @@ func TestSecondCampaignBesideTheFirstIsRefused(t *testing.T) {
 			t.Error("a second work was called")
 			return nil
 		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
 		start := time.Now()
-		require.ErrorContains(t, e.Run(t.Context(), never), "already in a campaign or a term")
-		_, err := e.Campaign(t.Context())
+		require.ErrorContains(t, e.Run(ctx, never), "already in a campaign or a term")
+		_, err := e.Campaign(ctx)
 		require.ErrorContains(t, err, "already in a campaign or a term")
-		_, err = e.TryCampaign(t.Context())
+		_, err = e.TryCampaign(ctx)
 		require.ErrorContains(t, err, "already in a campaign or a term")
 		require.Zero(t, time.Since(start), "at once")
 	}
@@ -956,6 +976,41 @@ func TestRunEndsWithErrorsThatCannotHeal(t *testing.T) {
 			require.ErrorIs(t, e.Run(t.Context(), untilTold), tenure.ErrRolledBack)
 			require.Empty(t, s.Keys(key))
 		})
+	})
+}
+
+// E04. The etcd client repeats a revoke by itself, and the second time there is
+// nothing left to revoke.
+func TestLeaseThatIsGoneNeedsNoRevoking(t *testing.T) {
+	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
+		c := s.Client()
+		var book logbook
+		term := lead(t, newElector(t, c, &tenure.Options{Logger: book.logger()}))
+		c.Faults.On("LeaseRevoke", etcdtest.RetryRequest())
+		start := time.Now()
+		require.NoError(t, term.Resign())
+		require.Less(t, time.Since(start), 10*time.Millisecond)
+		require.Equal(t, 1, c.Faults.Count("LeaseRevoke"))
+		require.Empty(t, book.lines("level=WARN"))
+		require.Zero(t, s.Leases())
+	})
+}
+
+// E06. Whatever is changed about any user, the token of this one is out of date.
+func TestTermSurvivesChangesOfUsers(t *testing.T) {
+	etcdtest.BubbleWith(t, &etcdtest.ServerOptions{Auth: true}, func(t *testing.T, s *etcdtest.Server) {
+		s.AddUser("app", "secret", clientv3.PermissionType(clientv3.PermReadWrite), "/")
+		leader := lead(t, newElector(t, s.Client(etcdtest.As("app", "secret")), &tenure.Options{TTL: 3 * time.Second}))
+		follower := newElector(t, s.Client(etcdtest.As("app", "secret")), &tenure.Options{TTL: 3 * time.Second})
+		done := startRun(t.Context(), follower, func(context.Context, *tenure.Term) error { return errWork })
+		for i := range 30 {
+			time.Sleep(700 * time.Millisecond)
+			s.AddUser(strings.Repeat("x", i+1), "", clientv3.PermissionType(clientv3.PermRead), "/x")
+			require.True(t, leader.Valid())
+			require.Empty(t, done)
+		}
+		require.NoError(t, leader.Resign())
+		require.ErrorIs(t, etcdtest.Await(t, time.Second, "Run", done), errWork)
 	})
 }
 

@@ -125,7 +125,7 @@ var mutants = []mutant{
 	},
 	{
 		"a deaf watch is trusted", "lease.go",
-		"\t\tv.deliver(reading{", "\t\t_ = (reading{",
+		"\t\tv.deliver(reading{", "\t\t_, _ = v, (reading{",
 		"TestFollowerNeverHangs|TestHolderNotices",
 	},
 	{
@@ -170,7 +170,7 @@ var mutants = []mutant{
 	{
 		"epoch not compared", "fence.go",
 		"\n\t\tclientv3.Compare(clientv3.CreateRevision(f.Key), \"=\", int64(f.Epoch)),", "",
-		"TestAWriteOfAnEarlierTermOfTheSameLeaderIsFenced",
+		"TestTermsOnOneLeaseDifferByTheirEpoch",
 	},
 	{
 		"epoch 0 accepted", "fence.go",
@@ -184,7 +184,7 @@ var mutants = []mutant{
 	},
 	{
 		"write to the election's key let through", "kv.go",
-		"\tif hit {", "\tif false {",
+		"\tif hit {", "\tif hit && false {",
 		"TestWritesThatCoverTheElectionsKeyAreRefused",
 	},
 	{
