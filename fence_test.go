@@ -142,7 +142,7 @@ func TestAWriteOfAnEarlierTermOfTheSameLeaderIsFenced(t *testing.T) {
 
 		second, err := elector.Campaign(t.Context())
 		require.NoError(t, err)
-		defer second.Resign()
+		defer func() { _ = second.Resign() }()
 		require.Greater(t, second.Epoch(), first.Epoch())
 		_, err = second.KV(worker).Put(t.Context(), "/data/a", "of the second term")
 		require.NoError(t, err)

@@ -666,8 +666,10 @@ func TestWhatEtcdRefusesIsNoUnknownOutcome(t *testing.T) {
 			"KeyNotFound":   {clientv3.OpPut("/data/b", "", clientv3.WithIgnoreValue()), rpctypes.ErrKeyNotFound},
 			"ValueProvided": {clientv3.OpPut("/data/a", "2", clientv3.WithIgnoreValue()), rpctypes.ErrValueProvided},
 			"TooLarge":      {clientv3.OpPut("/data/a", strings.Repeat("x", 1800<<10)), rpctypes.ErrRequestTooLarge},
-			"FutureRevision": {clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpPut("/data/a", "2"), clientv3.OpGet("/data/a", clientv3.WithRev(1_000_000))}, nil),
-				rpctypes.ErrFutureRev},
+			"FutureRevision": {
+				clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpPut("/data/a", "2"), clientv3.OpGet("/data/a", clientv3.WithRev(1_000_000))}, nil),
+				rpctypes.ErrFutureRev,
+			},
 		} {
 			_, err := kv.Do(t.Context(), tt.op)
 			require.ErrorIs(t, err, tt.want, name)

@@ -76,6 +76,7 @@ func sentFor(c *etcdtest.Client, term *tenure.Term) (at []time.Time) {
 
 // Transactions of the protocol: reads confirm renewals, wins win the key.
 func reads(r *pb.TxnRequest) bool { return len(r.Compare) == 0 }
+
 func wins(r *pb.TxnRequest) bool {
 	return len(r.Compare) == 1 && r.Success[0].GetRequestPut() != nil
 }

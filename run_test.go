@@ -144,7 +144,7 @@ func TestLeaseIsRenewedWhileWorkDrains(t *testing.T) {
 	stops := map[string]func(s *etcdtest.Server, term *tenure.Term, cancel func()){
 		"ContextEnded": func(_ *etcdtest.Server, _ *tenure.Term, cancel func()) { cancel() },
 		"Evicted": func(s *etcdtest.Server, term *tenure.Term, _ func()) {
-			go tenure.Evict(context.Background(), s.Admin(), term.Fence(), nil)
+			go func() { _ = tenure.Evict(context.Background(), s.Admin(), term.Fence(), nil) }()
 		},
 	}
 	for name, stop := range stops {
@@ -526,7 +526,7 @@ func TestTermOfOverstayingWorkRunsOut(t *testing.T) {
 			})
 			time.Sleep(20 * time.Second)
 			if evicted {
-				go tenure.Evict(t.Context(), s.Admin(), term.Fence(), nil)
+				go func() { _ = tenure.Evict(t.Context(), s.Admin(), term.Fence(), nil) }()
 				<-term.Context().Done()
 			} else {
 				cancel()
@@ -1068,7 +1068,7 @@ func TestEveryCallReturnsWithinItsBound(t *testing.T) {
 			return tenure.Evict(x.ctx, x.c.Client, x.term.Fence(), nil)
 		}, limit, nil},
 		"Observe": {func(x *scene) error {
-			for range tenure.Observe(x.ctx, x.c.Client, key) { //nolint:revive // until it ends
+			for range tenure.Observe(x.ctx, x.c.Client, key) { // until it ends
 			}
 			return x.ctx.Err()
 		}, limit, nil},
@@ -1186,7 +1186,7 @@ func TestEverythingMayBeCalledConcurrently(t *testing.T) {
 			}
 		})
 		wg.Go(func() {
-			for range tenure.Observe(ctx, c.Client, key) { //nolint:revive // for the race detector
+			for range tenure.Observe(ctx, c.Client, key) { // for the race detector
 			}
 		})
 		time.Sleep(8 * time.Second)

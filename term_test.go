@@ -372,7 +372,7 @@ func TestEachLossHasItsReason(t *testing.T) {
 		}, tenure.Resigned, tenure.ErrLeaseClosed, 0},
 		"Resigned": {func(t *testing.T, x *scene) { require.NoError(t, x.term.Resign()) }, tenure.Resigned, nil, 0},
 		"Evicted": {func(_ *testing.T, x *scene) {
-			go tenure.Evict(context.Background(), x.s.Admin(), x.term.Fence(), nil)
+			go func() { _ = tenure.Evict(context.Background(), x.s.Admin(), x.term.Fence(), nil) }()
 		}, tenure.Evicted, nil, 0},
 		"Fenced": {func(t *testing.T, x *scene) {
 			x.c.Faults.On("Watch", etcdtest.LoseAnswer())

@@ -59,7 +59,7 @@ func take(ctx context.Context, etcd *embedded.Endpoints, prefix, name string) er
 		return err
 	}
 	tell("candidate", 0, "campaigns")
-	err = elector.Run(ctx, func(ctx context.Context, term *tenure.Term) error {
+	ended := elector.Run(ctx, func(ctx context.Context, term *tenure.Term) error {
 		kv := term.KV(client)
 		count, err := read(ctx, kv, prefix+"/counter")
 		if err != nil {
@@ -103,7 +103,7 @@ func take(ctx context.Context, etcd *embedded.Endpoints, prefix, name string) er
 		tell("gone", 0, "has resigned and gone")
 		return nil
 	}
-	return err
+	return ended
 }
 
 // read returns the count so far. The read is linearizable, as the first one of a

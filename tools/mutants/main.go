@@ -111,10 +111,11 @@ func (m mutant) try(ctx context.Context, dir string) (verdict, detail string) {
 	defer os.WriteFile(path, source, 0o600) //nolint:errcheck // the copy is thrown away
 
 	binary := filepath.Join(dir, "mutant.test")
-	if out, err := command(ctx, dir, "go", "test", "-c", "-o", binary, "./"+filepath.Dir(m.file)); err != nil {
+	out, err := command(ctx, dir, "go", "test", "-c", "-o", binary, "./"+filepath.Dir(m.file))
+	if err != nil {
 		return "broken", tail(out)
 	}
-	out, err := command(ctx, filepath.Join(dir, filepath.Dir(m.file)), binary, "-test.run", m.test, "-test.timeout", testTimeout.String(), "-test.count=1")
+	out, err = command(ctx, filepath.Join(dir, filepath.Dir(m.file)), binary, "-test.run", m.test, "-test.timeout", testTimeout.String(), "-test.count=1")
 	switch {
 	case err != nil:
 		return "killed", ""
