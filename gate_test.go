@@ -203,17 +203,19 @@ func TestGateRefusesWhatIsNotLaterAndNotTheSameTerm(t *testing.T) {
 		"SameEpochLowerLease":   {tenure.Fence{Key: key, Epoch: 5, Lease: 99}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			gate := tenure.NewGate(key)
-			require.NoError(t, gate.Seal(t.Context(), have))
-			_, leave, err := gate.Enter(t.Context(), tt.got)
-			if !tt.refused {
-				require.NoError(t, err)
+			synctest.Test(t, func(t *testing.T) {
+				gate := tenure.NewGate(key)
+				require.NoError(t, gate.Seal(t.Context(), have))
+				_, leave, err := gate.Enter(t.Context(), tt.got)
+				if !tt.refused {
+					require.NoError(t, err)
+					leave()
+					return
+				}
+				requireFenced(t, err, have)
+				_, leave = mustEnter(t, gate, have) // as if nothing had happened
 				leave()
-				return
-			}
-			requireFenced(t, err, have)
-			_, leave = mustEnter(t, gate, have) // as if nothing had happened
-			leave()
+			})
 		})
 	}
 }
@@ -316,7 +318,7 @@ func TestGateWorkEndsWithItsContext(t *testing.T) {
 	defer leave()
 	require.Equal(t, 42, work.Value(private{}))
 	cancel(cause)
-	<-work.Done()
+	require.ErrorIs(t, work.Err(), context.Canceled)
 	require.Equal(t, cause, context.Cause(work))
 }
 
@@ -385,7 +387,7 @@ func (g believeLeases) Enter(ctx context.Context, fence tenure.Fence) (work cont
 
 // interleave lets many pieces of work of many terms enter and leave at random
 // moments, and returns what they saw that must never be seen.
-func interleave(ctx context.Context, gate enterer, seed uint64) (entered int, violation error) {
+func interleave(ctx context.Context, gate enterer, seed uint64) (violation error, entered int) {
 	var (
 		mu      sync.Mutex
 		inside  = make(map[tenure.Fence]int)
@@ -443,7 +445,7 @@ func interleave(ctx context.Context, gate enterer, seed uint64) (entered int, vi
 		})
 	}
 	works.Wait()
-	return entered, violation
+	return violation, entered
 }
 
 // F05.
@@ -454,7 +456,7 @@ func TestGateNeverHoldsTwoTermsAtOnce(t *testing.T) {
 	admitted := 0
 	for i := range uint64(runs) {
 		synctest.Test(t, func(t *testing.T) {
-			entered, violation := interleave(t.Context(), tenure.NewGate(key), seed+i)
+			violation, entered := interleave(t.Context(), tenure.NewGate(key), seed+i)
 			require.NoError(t, violation, "run %d", i)
 			admitted += entered
 		})
@@ -468,7 +470,7 @@ func TestGateNeverHoldsTwoTermsAtOnce(t *testing.T) {
 			var violation error
 			for i := range uint64(runs) {
 				synctest.Test(t, func(t *testing.T) {
-					_, seen := interleave(t.Context(), gate(), seed+i)
+					seen, _ := interleave(t.Context(), gate(), seed+i)
 					violation = errors.Join(violation, seen)
 				})
 			}

@@ -425,11 +425,11 @@ func TestEachLossHasItsReason(t *testing.T) {
 	}
 }
 
-// A05, A07. The grant takes its time, the first renewals are lost, and the answer to the winning transaction
-// comes late, or the transaction itself arrives late: just in time for the
-// library, or by most of the TTL or more. A term is reported only with time left,
-// with the epoch and the lease that the key has; and what lands in the end is no
-// key that stays.
+// A05, A07. The grant takes its time, the first renewals are lost, and the answer
+// to the winning transaction comes late, or the transaction itself arrives late:
+// just in time for the library, or by most of the TTL or more. A term is reported
+// only with time left, with the epoch and the lease that the key has; and what
+// lands in the end is no key that stays.
 func TestLateWinIsReportedOnlyWithTimeLeft(t *testing.T) {
 	for _, ttl := range []time.Duration{2 * time.Second, 3 * time.Second, 10 * time.Second} {
 		inTime := min(ttl/3, 3*time.Second) - time.Millisecond // The library waits so long for an answer.
@@ -449,6 +449,9 @@ func TestLateWinIsReportedOnlyWithTimeLeft(t *testing.T) {
 						defer cancel()
 						term, err := e.Campaign(ctx)
 						require.NotZero(t, winning.Hits())
+						if err == nil {
+							t.Cleanup(func() { _ = term.Resign() })
+						}
 						if by == inTime {
 							require.NoError(t, err)
 							require.Equal(t, 1, positive(c), "not renewed before it was reported")
