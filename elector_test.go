@@ -46,7 +46,10 @@ type win struct {
 	term *tenure.Term
 }
 
-func newWitness(t *testing.T) *witness { return &witness{t: t, wins: make(chan win, 1000)} }
+func newWitness(t *testing.T) *witness {
+	t.Helper()
+	return &witness{t: t, wins: make(chan win, 1000)}
+}
 
 // serve starts an elector on a client. Its work goes on until it is told to stop.
 func (w *witness) serve(c *etcdtest.Client, opts *tenure.Options) *service {
@@ -92,8 +95,8 @@ func (w *witness) next() win {
 // awaitRenewal waits until a renewal has counted that was sent after now.
 func awaitRenewal(t *testing.T, e *tenure.Elector, term *tenure.Term) {
 	t.Helper()
-	ttl := e.Status().TTL
-	due := time.Now().Add(ttl - ttl/10)
+	granted := e.Status().TTL
+	due := time.Now().Add(granted - granted/10)
 	etcdtest.Eventually(t, inTime, "a renewal counts", true, func() bool { return term.ValidUntil().After(due) || !term.Valid() })
 	require.NoError(t, term.Err())
 }

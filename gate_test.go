@@ -387,7 +387,7 @@ func (g believeLeases) Enter(ctx context.Context, fence tenure.Fence) (work cont
 
 // interleave lets many pieces of work of many terms enter and leave at random
 // moments, and returns what they saw that must never be seen.
-func interleave(ctx context.Context, gate enterer, seed uint64) (violation error, entered int) {
+func interleave(ctx context.Context, gate enterer, seed uint64) (entered int, violation error) {
 	var (
 		mu      sync.Mutex
 		inside  = make(map[tenure.Fence]int)
@@ -445,7 +445,7 @@ func interleave(ctx context.Context, gate enterer, seed uint64) (violation error
 		})
 	}
 	works.Wait()
-	return violation, entered
+	return entered, violation
 }
 
 // F05.
@@ -456,7 +456,7 @@ func TestGateNeverHoldsTwoTermsAtOnce(t *testing.T) {
 	admitted := 0
 	for i := range uint64(runs) {
 		synctest.Test(t, func(t *testing.T) {
-			violation, entered := interleave(t.Context(), tenure.NewGate(key), seed+i)
+			entered, violation := interleave(t.Context(), tenure.NewGate(key), seed+i)
 			require.NoError(t, violation, "run %d", i)
 			admitted += entered
 		})
@@ -470,7 +470,7 @@ func TestGateNeverHoldsTwoTermsAtOnce(t *testing.T) {
 			var violation error
 			for i := range uint64(runs) {
 				synctest.Test(t, func(t *testing.T) {
-					seen, _ := interleave(t.Context(), gate(), seed+i)
+					_, seen := interleave(t.Context(), gate(), seed+i)
 					violation = errors.Join(violation, seen)
 				})
 			}
