@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -474,6 +475,7 @@ func TestRunCampaignsAgainAfterWorkHasResigned(t *testing.T) {
 				}
 				<-first.Context().Done()
 				second := awaitTerm(t, 10*time.Second, e)
+				synctest.Wait()
 				require.Greater(t, second.Epoch(), first.Epoch())
 				if alone {
 					require.GreaterOrEqual(t, back.Sub(resigned), ttl/3)
@@ -535,6 +537,7 @@ func TestTermOfOverstayingWorkRunsOut(t *testing.T) {
 			require.Zero(t, overstayed.Load())
 			require.True(t, term.Valid())
 			time.Sleep(2 * time.Millisecond)
+			synctest.Wait()
 			require.EqualValues(t, 1, overstayed.Load())
 			require.Equal(t, stopTimeout, reportedAt.Sub(toldAt))
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -295,10 +296,10 @@ func TestValidUntilMovesOnlyWithCountedRenewals(t *testing.T) {
 	const ttl = 6 * time.Second
 	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
 		c := s.Client()
-		var counts int
+		var counts atomic.Int64
 		hooks := &tenure.Hooks{Renewed: func(_ time.Duration, err error) {
 			if err == nil {
-				counts++
+				counts.Add(1)
 			}
 		}}
 		c.Faults.On("Txn", etcdtest.FailRequest(etcdtest.Unavailable), etcdtest.Match(reads), etcdtest.Skip(3), etcdtest.Times(2))
@@ -312,7 +313,8 @@ func TestValidUntilMovesOnlyWithCountedRenewals(t *testing.T) {
 				until = now
 				moves++
 			}
-			require.Equal(t, counts, moves)
+			synctest.Wait()
+			require.EqualValues(t, counts.Load(), moves)
 		}
 		require.Greater(t, moves, 20)
 		require.True(t, term.Valid())
@@ -415,6 +417,7 @@ func TestEachLossHasItsReason(t *testing.T) {
 					require.False(t, x.term.ValidUntil().After(time.Now()))
 					time.Sleep(100 * time.Millisecond)
 				}
+				synctest.Wait()
 				require.Len(t, ended, 1)
 				require.Equal(t, x.term.Err(), ended[0])
 				if !asked {
@@ -548,8 +551,10 @@ func TestExpiringIsCalledOncePerTrouble(t *testing.T) {
 				until := term.ValidUntil()
 				lost := c.Faults.On("LeaseKeepAlive", etcdtest.LoseAnswer())
 				time.Sleep(time.Until(until) - ttl/3)
+				synctest.Wait()
 				require.Len(t, calls, i)
 				time.Sleep(ttl/3 - time.Second)
+				synctest.Wait()
 				require.Len(t, calls, i+1)
 				require.Less(t, calls[i], (ttl-ttl/10-ttl/3)/2)
 				require.Greater(t, calls[i], ttl/10)
@@ -640,6 +645,7 @@ func TestStateIsUnreachableAfterTheTermWasLost(t *testing.T) {
 		require.Equal(t, tenure.Unreachable, st.State)
 		require.False(t, st.Since.After(heard.Add(time.Second)), "since %v, heard last at %v", st.Since, heard)
 		require.Error(t, st.Err)
+		synctest.Wait()
 		require.Contains(t, states, tenure.Unreachable)
 
 		c.Link.Heal()
