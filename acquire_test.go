@@ -84,12 +84,16 @@ func campaign(ctx context.Context, e *tenure.Elector) <-chan outcome {
 }
 
 // dawdle campaigns and returns when the key has been put, but so little is left
-// of the lease that the campaign has to wait for a renewal.
-func (x *candidacy) dawdle(ctx context.Context) <-chan outcome {
+// of the lease that the campaign has to wait for a renewal. Nobody else may have
+// used the lease before; if together is set, the other elector does from now on.
+func (x *candidacy) dawdle(ctx context.Context, together bool) <-chan outcome {
 	x.t.Helper()
 	x.c.Faults.Next("LeaseGrant", etcdtest.DelayAnswer(900*time.Millisecond))
 	put := x.c.Faults.Next("Txn", etcdtest.DelayAnswer(900*time.Millisecond), etcdtest.Match(putsKey))
 	renewals := x.c.Faults.On("LeaseKeepAlive", etcdtest.LoseRequest())
+	if together {
+		x.join()
+	}
 	won := campaign(ctx, x.e)
 	etcdtest.Await(x.t, time.Second, "the put", put.Fired())
 	time.Sleep(901 * time.Millisecond)
@@ -371,7 +375,7 @@ func TestCancelledCampaignLeavesNothing(t *testing.T) {
 						ctx, cancel := context.WithCancel(t.Context())
 						var won <-chan outcome
 						if p.slow {
-							won = x.dawdle(ctx)
+							won = x.dawdle(ctx, false)
 						}
 						rule := x.c.Faults.Next(p.method, p.hold, p.only)
 						if !p.slow {
@@ -416,9 +420,8 @@ func TestFailedWithdrawalLeavesNothing(t *testing.T) {
 					t.Logf("shared lease: %v", shared)
 					x := newCandidacy(t, s, shared)
 					withdrawal := x.c.Faults.On("Txn", f.action, etcdtest.Match(deletesKey))
-					x.join()
 					ctx, cancel := context.WithCancel(t.Context())
-					won := x.dawdle(ctx)
+					won := x.dawdle(ctx, true)
 					cancel()
 					etcdtest.Await(t, acquireTTL, "the withdrawal", withdrawal.Fired())
 					time.AfterFunc(2*time.Second, withdrawal.Release)
@@ -541,7 +544,7 @@ func TestRefusedRepetitionOfAPutProvesNothing(t *testing.T) {
 func TestTermBeginsWithTimeLeft(t *testing.T) {
 	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
 		x := newCandidacy(t, s, false)
-		o := etcdtest.Await(t, time.Second, "Campaign", x.dawdle(t.Context()))
+		o := etcdtest.Await(t, time.Second, "Campaign", x.dawdle(t.Context(), false))
 		require.NoError(t, o.err)
 		x.leads(o.term)
 		require.NoError(t, o.term.Resign())

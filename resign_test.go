@@ -516,7 +516,7 @@ func TestCloseDuringACampaignLeavesNothing(t *testing.T) {
 				}
 				var won <-chan outcome
 				if p.slow {
-					won = x.dawdle(t.Context())
+					won = x.dawdle(t.Context(), false)
 				}
 				rule := x.c.Faults.Next(p.method, p.hold, p.only)
 				if !p.slow {
