@@ -300,11 +300,13 @@ func TestBlockingHookHoldsUpOnlyHooks(t *testing.T) {
 				const ttl = 3 * time.Second
 				var d diary
 				var inside atomic.Int32
-				release := make(chan struct{})
+				blocked := make(chan struct{})
+				release := sync.OnceFunc(func() { close(blocked) })
+				defer release()
 				told := func(format string, args ...any) {
 					assert.EqualValues(t, 1, inside.Add(1), "hooks at a time")
 					defer inside.Add(-1)
-					<-release
+					<-blocked
 					d.note(format, args...)
 					time.Sleep(10 * time.Millisecond)
 				}
@@ -343,7 +345,7 @@ func TestBlockingHookHoldsUpOnlyHooks(t *testing.T) {
 				require.Empty(t, s.Keys(key), "given up")
 				require.Empty(t, done, "Run waits for the hooks")
 				require.Empty(t, d.read())
-				close(release)
+				release()
 				require.Equal(t, context.Canceled, etcdtest.Await(t, 5*time.Second, "Run", done))
 
 				var got []string
