@@ -209,6 +209,7 @@ func TestObserveADeafWatch(t *testing.T) {
 		c := s.Client()
 		o := observe(t, c)
 		o.vacant(t, time.Second)
+		time.Sleep(time.Minute)
 		c.Faults.On("Watch", etcdtest.LoseAnswer())
 		term := contend(t, s.Client(), key, nil).won(t, time.Second)
 		o.led(t, 3*observeEvery/2, term)

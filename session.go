@@ -66,6 +66,9 @@ type campaign struct {
 // win follows the key until it is vacant, contends for it, and returns the term
 // once it is ours, whichever of our requests or of the watch's events showed it.
 func (s *session) win(ctx context.Context, m mode) (*Term, error) {
+	if ctx.Err() != nil {
+		return nil, ctx.Err() // a lease that is being granted could not be taken back
+	}
 	if m != noWait { // which may find that it needs no lease
 		if err := s.join(); err != nil {
 			return nil, err
