@@ -73,9 +73,15 @@ func FuzzOptions(f *testing.F) {
 	f.Add(int64(time.Second-1), int64(time.Second/2+1), int64(time.Millisecond-1), int64(-1), "\xff", 64<<10, true)
 	f.Add(int64(9e18), int64(-1), int64(-1), int64(1<<62), "a", 65000, true)
 	for _, times := range [][2]time.Duration{ // each bound, from both sides
-		{time.Second - 1, 0}, {9_000_000_000 * time.Second, 0}, {9_000_000_000*time.Second + 1, 0},
-		{time.Second, time.Millisecond}, {time.Second, time.Millisecond - 1}, {time.Second, time.Second/2 + 1},
-		{0, 5 * time.Second}, {0, 5*time.Second + 1}, {3 * time.Second, -1},
+		{time.Second - 1, 0},
+		{9_000_000_000 * time.Second, 0},
+		{9_000_000_000*time.Second + 1, 0},
+		{time.Second, time.Millisecond},
+		{time.Second, time.Millisecond - 1},
+		{time.Second, time.Second/2 + 1},
+		{0, 5 * time.Second},
+		{0, 5*time.Second + 1},
+		{3 * time.Second, -1},
 	} {
 		f.Add(int64(times[0]), int64(times[1]), int64(0), int64(0), "", 0, false)
 	}
