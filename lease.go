@@ -114,7 +114,7 @@ func newLease(client *clientv3.Client, o LeaseOptions) *Lease {
 		o.clocks = readClocks
 	}
 	return &Lease{
-		client: client, kv: clientv3.NewKV(client), rpc: pb.NewLeaseClient(client.ActiveConnection()),
+		client: client, kv: clientv3.NewKVFromKVClient(attempts{clientv3.RetryKVClient(client)}, client), rpc: pb.NewLeaseClient(client.ActiveConnection()),
 		heard: time.Now(), events: new(queue),
 		ttl: o.TTL, margin: o.Margin, log: o.Logger, hooks: o.Hooks, clocks: o.clocks,
 		kick: make(chan struct{}, 1), changed: make(chan struct{}), watchers: watchers{client: client},
