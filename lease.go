@@ -528,7 +528,7 @@ func (l *Lease) guard(gen *generation) {
 }
 
 func (l *Lease) untilGuard(gen *generation, now instant) time.Duration {
-	return max(min(gen.left(now), gen.ttl/20), 0)
+	return max(min(gen.left(now), gen.ttl/20, time.Second), 0)
 }
 
 // kill ends gen and the terms on it.
@@ -759,7 +759,12 @@ func (l *Lease) oweLocked(gen *generation, key string) {
 // sweep deletes whatever stands at key on gen's lease and belongs to no
 // candidate that lives.
 func (l *Lease) sweep(gen *generation, v *view) {
-	defer v.close()
+	defer func() {
+		v.close()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(gen.owed, v.key) // a later debt may fare better
+	}()
 	var retry backoff
 	for {
 		kv := v.held

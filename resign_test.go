@@ -93,6 +93,29 @@ func TestCoolDown(t *testing.T) {
 	})
 }
 
+// A17. It has led also if the watch tells of its beginning and end at once.
+func TestCoolDownEndsWithABriefTerm(t *testing.T) {
+	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
+		c := s.Client()
+		e := newElector(t, c, &tenure.Options{TTL: 3 * resignTTL})
+		term := lead(t, e)
+		require.NoError(t, term.Resign())
+		start := time.Now()
+		won := campaign(t.Context(), e)
+		etcdtest.Eventually(t, time.Second, "watches", 1, func() int { return c.Faults.Streams("Watch") })
+		time.Sleep(100 * time.Millisecond)
+		late := c.Faults.Next("Watch", etcdtest.DelayAnswer(100*time.Millisecond))
+		other := lead(t, newElector(t, s.Client(), nil))
+		require.NoError(t, other.Resign())
+		o := etcdtest.Await(t, resignTTL, "Campaign", won)
+		require.NoError(t, o.err)
+		require.NotZero(t, late.Hits())
+		require.Less(t, time.Since(start), resignTTL/2)
+		require.Greater(t, o.term.Epoch(), other.Epoch())
+		require.NoError(t, o.term.Resign())
+	})
+}
+
 // S05. Called often and at the same time, it does its work once.
 func TestResignIsIdempotent(t *testing.T) {
 	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {

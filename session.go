@@ -182,6 +182,9 @@ func (s *session) contend(ctx context.Context, m mode, c *campaign) (contended b
 	e, v := s.e, s.v
 	now := time.Now()
 	if c.vacancy != v.vacancies {
+		if c.vacancy >= 0 {
+			e.warm() // somebody has held it since, if only for a moment
+		}
 		c.drawn, c.behind = 0, false
 		if s.met { // they have waited for this vacancy, as we have
 			c.drawn = e.lottery.draw()
