@@ -475,8 +475,8 @@ var contract = []struct {
 		require.True(t, ok)
 		require.Zero(t, leader.Fence.Epoch, "nobody leads")
 
-		next := mustWin(t, env, nil)
 		awaitEnd(t, old, tenure.KeyDeleted)
+		next := mustWin(t, env, nil)
 		_, err = kv.Put(t.Context(), "/data/x", "late")
 		require.ErrorIs(t, err, tenure.KeyDeleted)
 		stale := old.Fence().KV(c.Client)
