@@ -218,6 +218,11 @@ var mutants = []mutant{
 		"TestCoolDownEndsWithABriefTerm",
 	},
 	{
+		"late read brings a resigned key back", "view.go",
+		"{ v.set(nil, max(v.rev.Load(), rev)) }", "{ v.set(nil, v.rev.Load()) }",
+		"TestLateReadDoesNotEndTheCoolDown",
+	},
+	{
 		"process ended before the hooks have run", "term.go",
 		"\t\tcase <-t.events.drained():\n", "\t\tdefault:\n",
 		"TestExitOnStopTimeoutEndsProcess",
