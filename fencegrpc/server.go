@@ -63,6 +63,9 @@ func StreamServerInterceptor(gate *tenure.Gate, opts *Options) grpc.StreamServer
 	d := newDoor(gate, opts)
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 		return d.pass(stream.Context(), info.FullMethod, func(ctx context.Context) error {
+			if ctx == stream.Context() {
+				return handle(srv, stream) // let in past the gate
+			}
 			return handle(srv, &serverStream{stream, ctx})
 		})
 	}
