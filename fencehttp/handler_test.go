@@ -504,7 +504,7 @@ func TestAGateThatAsksEtcdBelievesNoInvention(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { _ = term.Resign() }()
 		c := s.Client()
-		h := fencehttp.Handler(tenure.NewGateWith(key, tenure.EtcdMemory(c.Client)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := fencehttp.Handler(tenure.NewGateWith(key, tenure.EtcdMemory(c.Client)), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPut {
 				<-r.Context().Done()
 			}
