@@ -554,3 +554,17 @@ func TestRunCampaignsAgainAfterARefusal(t *testing.T) {
 	require.NoError(t, term.Resign())
 	require.ErrorIs(t, (<-post(t, c, url, nil)).err, tenure.Resigned)
 }
+
+// The answer is cut off also where the writer knows no deadlines.
+func TestAnAnswerIsCutOffWhateverTheWriter(t *testing.T) {
+	gate := tenure.NewGate(key)
+	sealed := make(chan error, 1)
+	h := fencehttp.Handler(gate, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		go func() { sealed <- gate.Seal(t.Context(), fenceOf(6)) }()
+		<-r.Context().Done()
+	}), nil)
+	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
+	require.NoError(t, fencehttp.Set(req.Header, fenceOf(5)))
+	require.PanicsWithValue(t, http.ErrAbortHandler, func() { h.ServeHTTP(httptest.NewRecorder(), req) })
+	require.NoError(t, etcdtest.Await(t, limit, "Seal", sealed))
+}
