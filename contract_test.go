@@ -56,7 +56,7 @@ func contractOnCluster(t *testing.T, size int) {
 func uphold(t *testing.T, env environment, check func(*testing.T, environment)) {
 	t.Helper()
 	t.Cleanup(func() { // after those of the property
-		etcdtest.Eventually(t, 5*time.Second, "keys left behind", 0, func() int { return len(env.Keys(key)) })
+		etcdtest.Eventually(t, inTime, "keys left behind", 0, func() int { return len(env.Keys(key)) })
 		etcdtest.Eventually(t, inTime, "leases left behind", 0, env.Leases)
 	})
 	check(t, env)
@@ -245,7 +245,7 @@ var contract = []struct {
 			require.NoError(t, err)
 			terms = append(terms, lead(t, e))
 		}
-		require.Equal(t, 1, env.Leases())
+		etcdtest.Eventually(t, inTime, "leases", 1, env.Leases)
 
 		// The lease does not make two electors of one key one candidate.
 		rival, err := tenure.New(c.Client, key+"/0", &tenure.Options{Lease: lease})
@@ -298,7 +298,7 @@ var contract = []struct {
 			require.ErrorIs(t, etcdtest.Await(t, inTime, "Run", ran), tenure.ErrLeaseClosed)
 		}
 		require.Empty(t, env.Keys(key))
-		require.Zero(t, env.Leases())
+		etcdtest.Eventually(t, inTime, "leases", 0, env.Leases)
 		require.NoError(t, lease.Close(t.Context()))
 		e, err := tenure.New(c.Client, key, &tenure.Options{Lease: lease})
 		require.NoError(t, err)
