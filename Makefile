@@ -34,7 +34,7 @@ OUT := $(CURDIR)/.out
 LIMIT := $(if $(shell command -v timeout),timeout 120)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test race examples lint fmt cover tidy-check flaky fuzz mutants clean
+.PHONY: help demo test race examples lint fmt cover tidy-check flaky fuzz mutants api importer bench bench-short clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -67,6 +67,26 @@ fuzz: ## Run each Fuzz function of the root package for FUZZTIME (10s)
 
 mutants: ## Break the library on purpose, line by line, and check that a test notices (ARGS="word ..." picks some)
 	@go run -C tools/mutants . $(ARGS)
+
+api: ## Compare the API with that of the last tag, or of BASE=commit, and fail if a change is incompatible
+	@base="$(or $(BASE),$$(git describe --tags --abbrev=0 2>/dev/null))"; \
+	[ -n "$$base" ] || { echo "SKIPPED: there is no tag yet to compare with; BASE=commit names another base"; exit 0; }; \
+	dir=$$(mktemp -d) && trap 'git worktree remove --force "$$dir/base"; rm -rf "$$dir"' EXIT && \
+	git worktree add --quiet --detach "$$dir/base" "$$base" && \
+	(cd "$$dir/base" && $(TOOL) apidiff -m -w "$$dir/base.export" github.com/tenure-go/tenure) && \
+	$(TOOL) apidiff -m "$$dir/base.export" github.com/tenure-go/tenure >"$$dir/all" && \
+	echo "== changes of the API since $$base" && cat "$$dir/all" && \
+	$(TOOL) apidiff -m -incompatible "$$dir/base.export" github.com/tenure-go/tenure >"$$dir/bad" && \
+	if [ -s "$$dir/bad" ]; then echo "not compatible:"; cat "$$dir/bad"; exit 1; fi
+
+bench: ## Measure against the peers on a real cluster; ARGS="-out folder" keeps tables and charts (half an hour)
+	@go run -C benchmarks . $(ARGS)
+
+bench-short: ## The promises of speed and scale that do not depend on the machine (three minutes)
+	@go run -C benchmarks . -short $(ARGS)
+
+importer: ## Measure what a program pays for importing the library
+	@go run -C tools/importer .
 
 examples: ## Build and run every example but the demo (EXAMPLE=name runs one)
 	@mkdir -p "$(OUT)/examples"; cd examples || exit 1; st=0 n=0; \

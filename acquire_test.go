@@ -1182,3 +1182,27 @@ func TestNewSendsNothing(t *testing.T) {
 		}
 	})
 }
+
+// A02. etcd's client repeats a put by itself when the server reports a deadline,
+// and tells nobody. The first of the two can still be on its way when the second
+// has won and the term has been resigned.
+func TestTwinOfThePutDoesNotStay(t *testing.T) {
+	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
+		for _, shared := range []bool{false, true} {
+			t.Logf("shared lease: %v", shared)
+			x := newCandidacy(t, s, shared)
+			x.keep()
+			x.c.Faults.Next("Txn", etcdtest.FailRequest(rpctypes.ErrGRPCDeadlineExceeded), etcdtest.Match(putsKey))
+			term := lead(t, x.e)
+			x.leads(term)
+			require.NoError(t, term.Resign())
+			_, err := pb.NewKVClient(s.Admin().ActiveConnection()).Txn(t.Context(), x.firstPut())
+			if shared {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, rpctypes.Error(err), rpctypes.ErrLeaseNotFound)
+			}
+			x.clean()
+		}
+	})
+}

@@ -258,6 +258,13 @@ func (e *Elector) cooling() time.Time {
 	return e.cool.until
 }
 
+// warm ends the cooldown.
+func (e *Elector) warm() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.cool = cooldown{}
+}
+
 // saw notes the epoch of a term, whoever's.
 func (e *Elector) saw(epoch Epoch) {
 	e.mu.Lock()

@@ -371,7 +371,6 @@ func TestMemberCutOffWithTheLeadersClient(t *testing.T) {
 			first := w.next()
 			follower := w.serve(cluster.Client(majority), nil)
 			awaitFollowing(t, follower.Elector, first.term)
-			awaitRenewal(t, first.Elector, first.term)
 			operator := cluster.Client(majority)
 			watch := operator.Watch(t.Context(), key, clientv3.WithFilterPut())
 
@@ -443,7 +442,7 @@ func TestQuorumIsLostAndComesBack(t *testing.T) {
 	require.Greater(t, second.term.Epoch(), term.Epoch())
 	awaitState(t, seen, tenure.Led, second.term)
 	require.Equal(t, renewals, c.Faults.Count("LeaseKeepAlive"))
-	require.NoError(t, term.Resign())
+	giveUp(t, term)
 	require.NoError(t, second.term.Verify(t.Context()))
 }
 
@@ -465,9 +464,9 @@ func TestResignOutOfReach(t *testing.T) {
 	next, err := newElector(t, majority, nil).Campaign(t.Context())
 	require.NoError(t, err)
 	cluster.Mend(cut)
-	etcdtest.Eventually(t, inTime, "Resign()", nil, term.Resign)
+	giveUp(t, term)
 	require.NoError(t, next.Verify(t.Context()), "the successor is not touched")
-	require.NoError(t, next.Resign())
+	giveUp(t, next)
 }
 
 // W04: the watch of a follower is at a member that has lost the cluster, and so
@@ -492,7 +491,7 @@ func TestFollowerOfAMemberThatIsCutOff(t *testing.T) {
 		c.Link.To(memberAddr(cluster, i)).Heal()
 	}
 	cluster.Partition(cut)
-	require.NoError(t, holder.Resign())
+	giveUp(t, holder)
 	require.Same(t, follower, w.next().service)
 	follower.stop()
 	for range follower.done {
@@ -569,7 +568,7 @@ func TestCompactionWhileFollowing(t *testing.T) {
 	etcdtest.Eventually(t, inTime, "watches", 1, func() int { return follower.client.Faults.Streams("Watch") })
 
 	follower.client.Link.Cut()
-	require.NoError(t, holder.Resign())
+	giveUp(t, holder)
 	resp, err := cluster.Admin().Put(t.Context(), "/data/x", "v")
 	require.NoError(t, err)
 	_, err = cluster.Admin().Compact(t.Context(), resp.Header.Revision, clientv3.WithCompactPhysical())
@@ -692,7 +691,7 @@ func TestEtcdLeaderMovesWhileTheHolderIsDead(t *testing.T) {
 	require.NoError(t, tenure.Evict(t.Context(), cluster.Admin(), second.term.Fence(), force))
 	third := etcdtest.Await(t, inTime, "Campaign", won)
 	require.Greater(t, third.Epoch(), second.term.Epoch())
-	require.NoError(t, third.Resign())
+	giveUp(t, third)
 	first.client.Link.Heal()
 	second.client.Link.Heal()
 }
@@ -737,7 +736,7 @@ func TestHerdIsKeptOffEtcd(t *testing.T) {
 		if i == warmUp {
 			before = contended()
 		}
-		etcdtest.Eventually(t, inTime, "Resign()", nil, term.Resign)
+		giveUp(t, term)
 	}
 	perVacancy := float64(contended()-before) / measured
 	t.Logf("%.1f proposals a vacancy", perVacancy)

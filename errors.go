@@ -19,10 +19,14 @@ var (
 	ErrHeld = errors.New("tenure: the election is held")
 
 	// ErrFenced means that a resource has refused the fence: the term is over
-	// and another one may have begun. Nothing was written. [LeaderOf] tells who
-	// holds the election instead, where the resource knew. It does not say that
-	// the writer's own condition failed; a transaction reports that as it
-	// always does.
+	// and another one may have begun. What was refused was not written.
+	// [LeaderOf] tells who holds the election instead, where the resource knew.
+	// It does not say that the writer's own condition failed; a transaction
+	// reports that as it always does. [FencedBy] makes one.
+	//
+	// etcd's client repeats a write by itself when a server, or a proxy, answers
+	// that its own time was over. If the repetition is fenced, the first attempt
+	// may still have been applied, while the term held.
 	ErrFenced = errors.New("tenure: fenced: the term has been replaced")
 
 	// ErrTermEnded is what every [Reason] is: this process already knew that

@@ -23,7 +23,7 @@ import (
 // Each run takes other seeds, and prints those that fail. TENURE_SEEDS=1000
 // tries more of them, TENURE_SEED=42 one again; the bubble's schedule is not part
 // of the seed, so a rare failure may need several attempts.
-const defaultSeeds = 10
+const defaultSeeds = 8
 
 // Promise 1 and 2, with everything that is allowed to go wrong going wrong at
 // random: of three to five candidates never two are valid at once, whatever

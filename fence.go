@@ -13,8 +13,9 @@ import (
 // Fence is what a write of a term carries, so that the resource can refuse it
 // once the term has been replaced. It is a plain value: comparable, with a text
 // form, made to be sent to other processes that write on the leader's behalf.
-// Only [Term.Fence] makes one, so none exists for a mere candidate. The zero
-// Fence is not valid and everything refuses it.
+// It comes from [Term.Fence], or for another process's term from [Lookup]; none
+// exists for a mere candidate. The zero Fence is not valid and everything
+// refuses it.
 //
 // For keys in the same etcd use [Term.KV], or [Fence.KV] in another process; for
 // a resource with a process of its own, [Gate].

@@ -208,12 +208,14 @@ func TestTheSameEpochAfterARestoreIsFenced(t *testing.T) {
 	})
 }
 
-// F07. The answer that says "created" gets lost, so the campaign learns of its
-// own key by reading; and the record is written again later. Neither may leak
+// F07. The answer that says "created" gets lost, and so does the watch's event.
+// So the campaign finds its own key in the answer to its next attempt, which has
+// a later revision; and later the record is written again. Neither may leak
 // another revision into the epoch.
 func TestEpochIsTheKeysCreateRevision(t *testing.T) {
 	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
 		c := s.Client()
+		c.Faults.On("Watch", etcdtest.LoseAnswer())
 		creates := etcdtest.Match(func(r *pb.TxnRequest) bool { return len(r.Compare) > 0 })
 		lost := c.Faults.Next("Txn", etcdtest.DropAnswer(etcdtest.Unavailable), creates)
 		go func() {
@@ -275,6 +277,7 @@ func TestARepeatedResignLeavesTheSuccessorAlone(t *testing.T) {
 		require.ErrorIs(t, term.Resign(), tenure.ErrUnknownOutcome)
 		unanswered.Stop()
 		require.NoError(t, term.Resign())
+		require.Len(t, s.Keys(key), 1)
 		require.Equal(t, int64(successor.Epoch()), s.Keys(key)[0].CreateRevision)
 		time.Sleep(time.Minute)
 		require.NoError(t, successor.Verify(t.Context()))
@@ -300,6 +303,7 @@ func TestAResignAfterARestoreLeavesTheSuccessorAlone(t *testing.T) {
 
 		c.Link.Heal()
 		require.NoError(t, term.Resign())
+		require.Len(t, s.Keys(key), 1)
 		require.Equal(t, int64(successor.Fence().Lease), s.Keys(key)[0].Lease)
 		require.NoError(t, successor.Verify(t.Context()))
 	})
@@ -314,18 +318,32 @@ func TestTheHolderNoticesThatItsKeyIsReplaced(t *testing.T) {
 		_, err := admin.Put(ctx, key, "{}")
 		return err
 	}
-	overwritten := func(opts ...clientv3.OpOption) func(context.Context, *clientv3.Client) error {
+	onItsLease := func(ctx context.Context, admin *clientv3.Client) error {
+		_, err := admin.Put(ctx, key, "{}", clientv3.WithIgnoreLease())
+		return err
+	}
+	// The same value again, so that only the lease tells.
+	on := func(lease func(ctx context.Context, admin *clientv3.Client) (clientv3.LeaseID, error)) func(context.Context, *clientv3.Client) error {
 		return func(ctx context.Context, admin *clientv3.Client) error {
-			_, err := admin.Put(ctx, key, "{}", opts...)
+			id, err := lease(ctx, admin)
+			if err != nil {
+				return err
+			}
+			resp, err := admin.Get(ctx, key)
+			if err != nil {
+				return err
+			}
+			_, err = admin.Put(ctx, key, string(resp.Kvs[0].Value), clientv3.WithLease(id))
 			return err
 		}
 	}
-	onAnother := func(ctx context.Context, admin *clientv3.Client) error {
+	none := func(context.Context, *clientv3.Client) (clientv3.LeaseID, error) { return clientv3.NoLease, nil }
+	another := func(ctx context.Context, admin *clientv3.Client) (clientv3.LeaseID, error) {
 		lease, err := admin.Grant(ctx, 60)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		return overwritten(clientv3.WithLease(lease.ID))(ctx, admin)
+		return lease.ID, nil
 	}
 	for name, tt := range map[string]struct {
 		replace func(ctx context.Context, admin *clientv3.Client) error
@@ -334,9 +352,9 @@ func TestTheHolderNoticesThatItsKeyIsReplaced(t *testing.T) {
 	}{
 		// The deletion may be seen before the creation.
 		"CreatedAnew":           {anew, []tenure.Reason{tenure.KeyDeleted, tenure.KeyReplaced}, 1},
-		"Overwritten":           {overwritten(), []tenure.Reason{tenure.KeyReplaced}, 0},
-		"OverwrittenOnItsLease": {overwritten(clientv3.WithIgnoreLease()), []tenure.Reason{tenure.KeyReplaced}, 0},
-		"OverwrittenOnAnother":  {onAnother, []tenure.Reason{tenure.KeyReplaced}, 1},
+		"OverwrittenOnItsLease": {onItsLease, []tenure.Reason{tenure.KeyReplaced}, 0},
+		"PutWithoutLease":       {on(none), []tenure.Reason{tenure.KeyReplaced}, 0},
+		"PutOnAnotherLease":     {on(another), []tenure.Reason{tenure.KeyReplaced}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {

@@ -114,7 +114,7 @@ func newLease(client *clientv3.Client, o LeaseOptions) *Lease {
 		o.clocks = readClocks
 	}
 	return &Lease{
-		client: client, kv: clientv3.NewKV(client), rpc: pb.NewLeaseClient(client.ActiveConnection()),
+		client: client, kv: clientv3.NewKVFromKVClient(attempts{clientv3.RetryKVClient(client)}, client), rpc: pb.NewLeaseClient(client.ActiveConnection()),
 		heard: time.Now(), events: new(queue),
 		ttl: o.TTL, margin: o.Margin, log: o.Logger, hooks: o.Hooks, clocks: o.clocks,
 		kick: make(chan struct{}, 1), changed: make(chan struct{}), watchers: watchers{client: client},
@@ -528,7 +528,7 @@ func (l *Lease) guard(gen *generation) {
 }
 
 func (l *Lease) untilGuard(gen *generation, now instant) time.Duration {
-	return max(min(gen.left(now), gen.ttl/20), 0)
+	return max(min(gen.left(now), gen.ttl/20, time.Second), 0)
 }
 
 // kill ends gen and the terms on it.
@@ -759,7 +759,12 @@ func (l *Lease) oweLocked(gen *generation, key string) {
 // sweep deletes whatever stands at key on gen's lease and belongs to no
 // candidate that lives.
 func (l *Lease) sweep(gen *generation, v *view) {
-	defer v.close()
+	defer func() {
+		v.close()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(gen.owed, v.key) // a later debt may fare better
+	}()
 	var retry backoff
 	for {
 		kv := v.held
@@ -772,32 +777,37 @@ func (l *Lease) sweep(gen *generation, v *view) {
 		if retry.wait(gen.over) != nil {
 			return
 		}
-		if err := l.deleteKey(gen.over, leaderOf(v.key, kv).Fence); err != nil {
+		rev, err := l.deleteKey(gen.over, leaderOf(v.key, kv).Fence)
+		if err != nil {
 			l.log.Warn("a key that was left behind could not be deleted", "election", v.key, "error", err)
 			continue
 		}
 		l.log.Info("deleted a key that was left behind", "election", v.key, "epoch", kv.CreateRevision)
 		retry = backoff{}
-		v.set(nil, v.rev.Load())
+		v.gone(rev)
 	}
 }
 
 // deleteKey deletes the key of fence, also if it was overwritten so that it has
 // no lease, and would stand for ever. It leaves the key of any other term alone:
 // after a careless restore that may have the same epoch, but not the same lease.
-// A nil error means that no key of fence is left.
-func (l *Lease) deleteKey(ctx context.Context, fence Fence) error {
+// A nil error means that no key of fence is left; rev is the revision at which it
+// went, or 0 if it was gone already.
+func (l *Lease) deleteKey(ctx context.Context, fence Fence) (rev int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.request())
 	defer cancel()
 	orphan := fence
 	orphan.Lease = clientv3.NoLease
 	del := []clientv3.Op{clientv3.OpDelete(fence.Key)}
-	_, err := l.kv.Txn(ctx).
+	resp, err := l.kv.Txn(ctx).
 		If(fence.guard()...).
 		Then(del...).
 		Else(clientv3.OpTxn(orphan.guard(), del, nil)).
 		Commit()
-	return err
+	if err != nil || !resp.Succeeded && !resp.Responses[0].GetResponseTxn().Succeeded {
+		return 0, err
+	}
+	return resp.Header.Revision, nil
 }
 
 // renewals is one stream of renewals. It has at most one request outstanding,

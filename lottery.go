@@ -13,8 +13,8 @@ import (
 // at once with probability p, and otherwise waits for a moment in which one of
 // the others will usually have won. Contending at once and losing means that
 // there are more than enough of us: p sinks. Having waited and found the key
-// still vacant means that there were too few: p doubles. It settles where about
-// two to five contend at once, and stays at 1 where there is only one.
+// still vacant means that there were too few: p doubles. It settles where one or
+// two of us contend at once, and stays at 1 where there is only one candidate.
 type lottery struct {
 	p    float64
 	calm bool          // some vacancy went unclaimed: from now on in small steps

@@ -447,7 +447,12 @@ func TestLookup(t *testing.T) {
 
 		c.Link.Cut()
 		start := time.Now()
-		_, err = tenure.Lookup(context.Background(), c.Client, key)
+		done := make(chan error, 1)
+		go func() {
+			_, err := tenure.Lookup(context.Background(), c.Client, key)
+			done <- err
+		}()
+		err = etcdtest.Await(t, time.Minute, "Lookup", done)
 		require.Equal(t, 3*time.Second, time.Since(start))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NotErrorIs(t, err, tenure.ErrNoLeader)

@@ -8,7 +8,10 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -36,7 +39,7 @@ type Options struct {
 	Address string
 
 	// Metadata is published like Address. Default: none. The whole record, as
-	// JSON, may have 64 KiB.
+	// JSON, may have 64 KiB; all of its text must be valid UTF-8.
 	Metadata map[string]string
 
 	// TTL is the time to live of the elector's own lease: how long etcd waits
@@ -138,7 +141,7 @@ func (o *Options) complete() Options {
 		if err != nil {
 			host = "unknown"
 		}
-		c.Identity = fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8])
+		c.Identity = fmt.Sprintf("%s-%d-%s", strings.ToValidUTF8(host, "?"), os.Getpid(), rand.Text()[:8])
 	}
 	c.Metadata = maps.Clone(c.Metadata)
 	if c.StopTimeout == 0 {
@@ -178,6 +181,7 @@ func (o *Options) validate(client *clientv3.Client) error {
 	if o.MinEpoch < 0 {
 		faults = append(faults, fmt.Errorf("tenure: Options.MinEpoch is %d: it must not be negative", o.MinEpoch))
 	}
+	faults = append(faults, validateText("Options.", o.Identity, o.Address, o.Metadata)...)
 	if n := len(newRecord(o).encode()); n > maxRecordBytes {
 		faults = append(faults, fmt.Errorf("tenure: Options.Identity, Address and Metadata make a record of %d bytes: it must have at most %d", n, maxRecordBytes))
 	}
@@ -194,6 +198,22 @@ func validateTimes(owner string, ttl, margin time.Duration) (faults []error) {
 	}
 	if margin != 0 && (margin < time.Millisecond || margin > ttl/2) {
 		faults = append(faults, fmt.Errorf("tenure: %s.Margin is %v: it must be at least 1ms and at most half of %s.TTL, %v, or 0 for a tenth of it", owner, margin, owner, ttl))
+	}
+	return faults
+}
+
+// validateText checks what is published as JSON, which can hold nothing else.
+func validateText(owner, identity, address string, metadata map[string]string) (faults []error) {
+	check := func(field, text string) {
+		if !utf8.ValidString(text) {
+			faults = append(faults, fmt.Errorf("tenure: %s%s is %q: it must be valid UTF-8", owner, field, text))
+		}
+	}
+	check("Identity", identity)
+	check("Address", address)
+	for _, name := range slices.Sorted(maps.Keys(metadata)) {
+		check("Metadata", name)
+		check(fmt.Sprintf("Metadata[%q]", name), metadata[name])
 	}
 	return faults
 }

@@ -86,6 +86,11 @@ func TestEveryFaultIsReportedAtOnce(t *testing.T) {
 	})
 	requireFaults(t, err, "the client is nil", "the key is empty", "Options.TTL is", "Options.Margin is",
 		"Options.StopTimeout is", "Options.MinEpoch is", "Options.Identity, Address and Metadata make")
+	_, err = tenure.New(nil, "", &tenure.Options{
+		Identity: "\xff", Address: "\xff", Metadata: map[string]string{"\xff": "", "zone": "\xff"},
+	})
+	requireFaults(t, err, "the client is nil", "the key is empty", "Options.Identity is", "Options.Address is",
+		`Options.Metadata is "\xff": it must be valid UTF-8`, `Options.Metadata["zone"] is "\xff": it must be valid UTF-8`)
 	_, err = tenure.NewLease(nil, &tenure.LeaseOptions{TTL: -1, Margin: -1})
 	requireFaults(t, err, "the client is nil", "LeaseOptions.TTL is", "LeaseOptions.Margin is")
 }
@@ -185,6 +190,9 @@ func TestOptionsAreCopied(t *testing.T) {
 		require.Equal(t, "10.0.0.1:1", record["address"])
 		require.Equal(t, map[string]any{"zone": "a"}, record["metadata"])
 		require.Equal(t, 5*time.Second, e.Status().TTL)
+
+		require.ErrorContains(t, term.Announce(t.Context(), "\xff", nil), `Address is "\xff": it must be valid UTF-8`)
+		require.Equal(t, record, published(t, s))
 
 		// So may who announces.
 		metadata = map[string]string{"zone": "d"}

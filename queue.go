@@ -37,8 +37,11 @@ func (q *queue) run() {
 }
 
 // wait blocks until everything added so far has run.
-func (q *queue) wait() {
+func (q *queue) wait() { <-q.drained() }
+
+// drained returns a channel that is closed when everything added so far has run.
+func (q *queue) drained() <-chan struct{} {
 	done := make(chan struct{})
 	q.add(func() { close(done) })
-	<-done
+	return done
 }

@@ -621,6 +621,10 @@ func TestExitOnStopTimeoutEndsProcess(t *testing.T) {
 			e := newElector(t, s.Client(), &tenure.Options{
 				StopTimeout: time.Minute, ExitOnStopTimeout: true,
 				Logger: slog.New(slog.NewTextHandler(os.Stdout, nil)),
+				Hooks: &tenure.Hooks{Overstayed: func(*tenure.Term) {
+					time.Sleep(500 * time.Millisecond)
+					_, _ = os.Stdout.WriteString("the hook has run\n")
+				}},
 			})
 			ctx, cancel := context.WithCancel(t.Context())
 			done := startRun(ctx, e, func(ctx context.Context, _ *tenure.Term) error {
@@ -644,6 +648,7 @@ func TestExitOnStopTimeoutEndsProcess(t *testing.T) {
 	require.Equal(t, 1, exit.ExitCode(), "%s", out)
 	require.Contains(t, string(out), "the work is still there", "not before StopTimeout")
 	require.Contains(t, string(out), "level=ERROR", "it says why")
+	require.Contains(t, string(out), "the hook has run")
 	require.NotContains(t, string(out), "panic")
 	require.NotContains(t, string(out), "FAIL")
 }

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 )
 
@@ -179,6 +182,9 @@ func (s *session) contend(ctx context.Context, m mode, c *campaign) (contended b
 	e, v := s.e, s.v
 	now := time.Now()
 	if c.vacancy != v.vacancies {
+		if c.vacancy >= 0 {
+			e.warm() // somebody has held it since, if only for a moment
+		}
 		c.drawn, c.behind = 0, false
 		if s.met { // they have waited for this vacancy, as we have
 			c.drawn = e.lottery.draw()
@@ -244,6 +250,7 @@ func (s *session) create(ctx context.Context, c *campaign, gen *generation) (won
 	sent := time.Now()
 	rctx, cancel := context.WithTimeout(ctx, min(s.l.request(), gen.left(s.l.clocks())))
 	defer cancel()
+	rctx, failed := withAttempts(rctx)
 	resp, err := s.l.kv.Txn(rctx).
 		If(clientv3.Compare(clientv3.CreateRevision(v.key), "=", 0)).
 		Then(clientv3.OpPut(v.key, value, clientv3.WithLease(gen.id))).
@@ -254,6 +261,9 @@ func (s *session) create(ctx context.Context, c *campaign, gen *generation) (won
 		// after some errors, and what it reports is about the last one only.
 		c.unknown = true
 		return false, err
+	}
+	if failed.Load() {
+		c.unknown = true // the twin of this one may yet be applied
 	}
 	v.relief()
 	s.e.lottery.took(time.Since(sent))
@@ -270,6 +280,31 @@ func (s *session) create(ctx context.Context, c *campaign, gen *generation) (won
 	}
 	v.set(keyOf(resp.Responses[0].GetResponseRange()), rev)
 	return false, nil
+}
+
+// attempts is the KV service on the client's connection. It notes the attempts
+// of a transaction that failed: etcd's client repeats it by itself after some
+// errors and then reports the last attempt alone.
+type attempts struct{ pb.KVClient }
+
+type attemptsKey struct{}
+
+// withAttempts returns a context for one transaction, and whether an attempt of
+// it has failed, once the transaction has returned.
+func withAttempts(ctx context.Context) (context.Context, *atomic.Bool) {
+	failed := new(atomic.Bool)
+	return context.WithValue(ctx, attemptsKey{}, failed), failed
+}
+
+func (a attempts) Txn(ctx context.Context, req *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
+	if failed, ok := ctx.Value(attemptsKey{}).(*atomic.Bool); ok {
+		opts = append(slices.Clip(opts), grpc.OnFinish(func(err error) {
+			if err != nil {
+				failed.Store(true)
+			}
+		}))
+	}
+	return a.KVClient.Txn(ctx, req, opts...)
 }
 
 // begin makes a term of the key that the view holds, which carries our candidate
@@ -304,12 +339,13 @@ func (s *session) begin(ctx context.Context, m mode, c *campaign) (*Term, error)
 
 // withdraw deletes a key of ours that did not become a term.
 func (s *session) withdraw(ctx context.Context, c *campaign, kv *keyValue) {
-	if err := s.l.deleteKey(context.WithoutCancel(ctx), leaderOf(s.e.key, kv).Fence); err != nil {
+	rev, err := s.l.deleteKey(context.WithoutCancel(ctx), leaderOf(s.e.key, kv).Fence)
+	if err != nil {
 		c.unknown = true
 		_ = c.retry.wait(ctx) // the caller looks at ctx
 		return
 	}
-	s.v.set(nil, s.v.rev.Load())
+	s.v.gone(rev)
 }
 
 // risen returns [ErrRolledBack] if the key that we would create now could get an
@@ -352,8 +388,8 @@ func (s *session) watch(t *Term, m mode, c *campaign) {
 		}
 		timer.Stop()
 	}
-	if !t.owed.Load() && s.ours(c, v.held) && clientv3.LeaseID(v.held.Lease) == t.fence.Lease {
-		v.set(nil, v.rev.Load()) // it is gone, though the watch has not told yet
+	if !t.owed.Load() && leaderOf(e.key, v.held).Fence == t.fence {
+		v.gone(t.gone.Load()) // though the watch has not told yet
 	}
 	l.delist(t.candidate)
 	e.lost(t)
@@ -431,9 +467,11 @@ func (s *session) release(t *Term) error {
 	var err error
 	for retry.wait(ctx) == nil {
 		actx, cancel := context.WithTimeout(ctx, s.l.tidy()/2)
-		err = s.l.deleteKey(actx, t.fence)
+		var rev int64
+		rev, err = s.l.deleteKey(actx, t.fence)
 		cancel()
 		if err == nil {
+			t.gone.Store(rev)
 			return nil
 		}
 		if permanent(s.l.client, err) {

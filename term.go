@@ -2,6 +2,7 @@ package tenure
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -45,6 +46,7 @@ type Term struct {
 	over   atomic.Bool             // the validity has ended, whatever the clocks say
 	frozen atomic.Pointer[instant] // a limit that no renewal moves; nil: there is none
 	owed   atomic.Bool             // the key may still stand, and nothing but us removes it
+	gone   atomic.Int64            // the revision at which we have removed it, if known
 
 	mu       sync.Mutex
 	cause    error       // why the validity ended
@@ -182,10 +184,13 @@ func (t *Term) KV(kv clientv3.KV) clientv3.KV {
 // without a new election. It blocks for one round trip as a rule, and at most
 // until ctx ends or a few seconds have passed. It returns [ErrTermEnded] with the
 // reason if the term does not hold the election any more, [ErrUnknownOutcome] if
-// the answer is missing, and an error that names the bound if the record would
-// be larger than 64 KiB.
+// the answer is missing, and an error that names the fault if the record would
+// be larger than 64 KiB or is not valid UTF-8.
 func (t *Term) Announce(ctx context.Context, address string, metadata map[string]string) error {
 	if err := t.Err(); err != nil {
+		return err
+	}
+	if err := errors.Join(validateText("Announce: ", "", address, metadata)...); err != nil {
 		return err
 	}
 	err := t.seat.announce(ctx, t, address, metadata)
@@ -298,6 +303,13 @@ func (t *Term) overstayed() {
 		t.seat.abandon(t)
 	}
 	if t.opts.ExitOnStopTimeout {
+		// The hooks may tell somebody, while the key is safe from others.
+		timer := time.NewTimer(min(t.opts.clocks().until(t.limit()), time.Second))
+		defer timer.Stop()
+		select {
+		case <-t.events.drained():
+		case <-timer.C:
+		}
 		os.Exit(1)
 	}
 }

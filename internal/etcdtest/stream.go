@@ -3,6 +3,7 @@ package etcdtest
 import (
 	"context"
 	"path"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -19,7 +20,10 @@ type stream struct {
 	cancel context.CancelFunc
 
 	// Owned by the sender.
-	sent chan struct{} // closed when the wire has all messages so far
+	sent    chan struct{} // closed when the wire has all messages so far
+	started func()        // closes first
+
+	first chan struct{} // closed when the first message has been handed over
 
 	// Owned by the receiver.
 	replay proto.Message
@@ -30,9 +34,16 @@ type stream struct {
 
 // stream stands between etcd's retry layer and the wire.
 func (f *Faults) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	s := &stream{f: f, method: path.Base(method), sent: make(chan struct{})}
+	s := &stream{f: f, method: path.Base(method), sent: make(chan struct{}), first: make(chan struct{})}
+	s.started = sync.OnceFunc(func() { close(s.first) })
 	close(s.sent)
 	s.ctx, s.cancel = context.WithCancel(ctx)
+	// A stream that gRPC may still repeat by itself, on a server that is just
+	// being restarted, holds its mutex while it waits for a connection. A sender
+	// that waits for the mutex then stops a bubble's clock, which that connection
+	// waits for. Without a buffer it may not repeat from its first message on,
+	// and until then nobody receives.
+	opts = append(slices.Clip(opts), grpc.MaxRetryRPCBufferSize(0))
 	var err error
 	if s.ClientStream, err = open(s.ctx, desc, cc, method, opts...); err != nil {
 		s.cancel()
@@ -73,6 +84,7 @@ func (s *stream) ended() error {
 // SendMsg returns at once, as gRPC's own does: a message that waits does so
 // behind its back, and keeps its place.
 func (s *stream) SendMsg(m any) error {
+	defer s.started()
 	s.f.record(Message{Method: s.method, Stream: s.number}, m)
 	a, r := s.f.claim(s.method, false, m, nil)
 	switch {
@@ -142,6 +154,10 @@ func (s *stream) RecvMsg(m any) error {
 }
 
 func (s *stream) receive(m proto.Message) error {
+	select {
+	case <-s.first:
+	case <-s.ctx.Done(): // gRPC says why
+	}
 	if s.replay != nil {
 		proto.Reset(m)
 		proto.Merge(m, s.replay)

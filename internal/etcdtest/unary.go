@@ -3,6 +3,7 @@ package etcdtest
 import (
 	"context"
 	"path"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
@@ -20,6 +21,15 @@ type unary struct {
 
 // unary stands between etcd's retry layer and the wire.
 func (f *Faults) unary(ctx context.Context, method string, req, resp any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	// gRPC calls those at the end of the call, about its outcome, which is ours.
+	var finish []grpc.OnFinishCallOption
+	opts = slices.DeleteFunc(slices.Clone(opts), func(opt grpc.CallOption) bool {
+		o, ok := opt.(grpc.OnFinishCallOption)
+		if ok {
+			finish = append(finish, o)
+		}
+		return ok
+	})
 	u := &unary{
 		f:      f,
 		method: path.Base(method),
@@ -39,6 +49,9 @@ func (f *Faults) unary(ctx context.Context, method string, req, resp any, cc *gr
 		resp = nil
 	}
 	f.record(Message{Method: u.method, Answer: true, Err: err}, resp)
+	for _, o := range finish {
+		o.OnFinish(err)
+	}
 	return err
 }
 
@@ -122,7 +135,7 @@ func inputs(opts []grpc.CallOption) []grpc.CallOption {
 	var in []grpc.CallOption
 	for _, opt := range opts {
 		switch opt.(type) {
-		case grpc.HeaderCallOption, grpc.TrailerCallOption, grpc.PeerCallOption, grpc.OnFinishCallOption:
+		case grpc.HeaderCallOption, grpc.TrailerCallOption, grpc.PeerCallOption:
 		default:
 			in = append(in, opt)
 		}
