@@ -178,7 +178,7 @@ func (t *Table) share(ctx context.Context, tx *sql.Tx, resource string, fence te
 	case err != nil:
 		return false, err
 	}
-	return have == fence, judge(ctx, have, fence)
+	return have == fence, judge(have, fence)
 }
 
 // raise makes the row hold fence. At the first use of a new epoch several come
@@ -205,7 +205,7 @@ func (t *Table) raise(ctx context.Context, tx *sql.Tx, resource string, fence te
 	if err != nil {
 		return err
 	}
-	if err := judge(ctx, have, fence); err != nil || have == fence {
+	if err := judge(have, fence); err != nil || have == fence {
 		return err
 	}
 	_, err = tx.ExecContext(ctx, t.sql.update, int64(fence.Epoch), int64(fence.Lease), resource)
@@ -262,17 +262,17 @@ func row(ctx context.Context, tx *sql.Tx, query string, args ...any) (tenure.Fen
 	return tenure.Fence{Key: election, Epoch: tenure.Epoch(epoch), Lease: clientv3.LeaseID(lease)}, err
 }
 
-// judge returns the refusal of fence by a resource that has accepted have. A row
-// is a gate that lasts, so the law, and the words, are the gate's.
-func judge(ctx context.Context, have, fence tenure.Fence) error {
-	if have == fence {
+// judge returns the refusal of fence by a resource that has accepted have.
+func judge(have, fence tenure.Fence) error {
+	switch {
+	case have == fence:
 		return nil
+	case have.Key != fence.Key:
+		return fmt.Errorf("a fence of %q at a resource of %q", fence.Key, have.Key)
+	case fence.Epoch <= have.Epoch:
+		return tenure.FencedBy(have)
 	}
-	gate := tenure.NewGate(have.Key)
-	if err := gate.Seal(ctx, have); err != nil {
-		return fmt.Errorf("its row holds no fence of a term: %w", err)
-	}
-	return gate.Seal(ctx, fence)
+	return nil
 }
 
 // checkName returns what is wrong with a value that becomes part of a row. What
