@@ -21,20 +21,25 @@ import (
 // check first and to act later is not a fence: act between [Gate.Enter] and
 // leave, and stop when the context that Enter returns ends.
 //
-// A gate forgets what it knew when its process ends, and a new one believes the
-// first fence that it sees. All methods may be called concurrently.
+// A gate made by [NewGate] forgets what it knew when its process ends, and a new
+// one believes the first fence that it sees. One made by [NewGateWith] asks a
+// [GateMemory] before it believes a fence. All methods may be called
+// concurrently.
 type Gate struct {
-	key string
+	key    string
+	memory GateMemory // nil: none
 
 	mu     sync.Mutex
-	have   Fence         // the highest fence seen; the zero Fence before the first
-	inside *visit        // those inside, of whatever epoch, in a list
-	change chan struct{} // closed when have rises or the last older visit leaves; nil if nobody waits
+	have   Fence             // the highest fence known; the zero Fence before the first
+	sealed Fence             // the last one that memory has sealed for this gate
+	asking map[Fence]*answer // what memory is being asked
+	term   Fence             // of all those inside
+	inside *visit            // those inside, in a list
+	change chan struct{}     // closed when have rises or the last older visit leaves; nil if nobody waits
 }
 
 // visit is one Enter that has not left.
 type visit struct {
-	fence      Fence
 	cancel     context.CancelCauseFunc
 	left       bool
 	prev, next *visit
@@ -43,17 +48,22 @@ type visit struct {
 // NewGate returns a gate for the election of key. It has seen no epoch yet.
 func NewGate(key string) *Gate { return &Gate{key: key} }
 
+// Key returns the key of the gate's election.
+func (g *Gate) Key() string { return g.key }
+
 // Enter admits one piece of work that carries fence. It blocks while work of an
 // older epoch is still inside, until that has left, ctx ends, or a yet higher
-// epoch comes along; and not at all otherwise.
+// epoch comes along; while a memory is asked about a fence that is new to the
+// gate; and not at all otherwise.
 //
 // On success the work runs under the returned context, which ends with ctx or,
 // with [ErrFenced] as its cause, when a higher epoch comes; leave must be called
 // when the work has ended, may be called more than once, and never blocks. On
 // an error nothing was admitted: [ErrFenced] if the fence is older than what the
-// gate has seen, the error of ctx, or a description of a fence that is not valid
-// or belongs to another key. A fence that gives up waiting has nevertheless been
-// seen: what is older stays shut out.
+// gate or its memory has seen, the error of ctx or of the memory, or a
+// description of a fence that is not valid or belongs to another key. A fence
+// that gives up waiting for others to leave has nevertheless been seen: what is
+// older stays shut out.
 func (g *Gate) Enter(ctx context.Context, fence Fence) (work context.Context, leave func(), err error) {
 	if err := fence.Validate(); err != nil {
 		return nil, nil, err
@@ -63,20 +73,22 @@ func (g *Gate) Enter(ctx context.Context, fence Fence) (work context.Context, le
 	}
 	g.mu.Lock()
 	for {
-		if g.have.Epoch == 0 {
-			g.have = fence
-		}
-		switch o := order(g.have, fence); {
-		case o < 0:
+		later := order(g.have, fence)
+		if later < 0 {
 			err := g.refusalLocked()
 			g.mu.Unlock()
 			return nil, nil, err
-		case o > 0:
-			g.have = fence
-			for v := g.inside; v != nil; v = v.next {
-				v.cancel(g.refusalLocked())
+		}
+		if g.memory != nil && fence != g.sealed {
+			g.mu.Unlock()
+			if err := g.ask(ctx, fence); err != nil {
+				return nil, nil, err
 			}
-			g.signalLocked() // those who waited with a lower epoch are refused now
+			g.mu.Lock()
+			continue // a yet higher epoch may have come meanwhile
+		}
+		if later > 0 {
+			g.raiseLocked(fence)
 		}
 		if !g.olderInsideLocked() {
 			break
@@ -99,11 +111,11 @@ func (g *Gate) Enter(ctx context.Context, fence Fence) (work context.Context, le
 		return nil, nil, err
 	}
 	work, cancel := context.WithCancelCause(ctx)
-	v := &visit{fence: fence, cancel: cancel, next: g.inside}
+	v := &visit{cancel: cancel, next: g.inside}
 	if v.next != nil {
 		v.next.prev = v
 	}
-	g.inside = v
+	g.inside, g.term = v, fence
 	return work, func() { g.leave(v) }, nil
 }
 
@@ -143,11 +155,21 @@ func (g *Gate) leave(v *visit) {
 	}
 }
 
+// raiseLocked makes fence, which is later, the highest that is known: it shuts
+// out all others, and asks those inside to leave.
+func (g *Gate) raiseLocked(fence Fence) {
+	g.have = fence
+	for v := g.inside; v != nil; v = v.next {
+		v.cancel(g.refusalLocked())
+	}
+	g.signalLocked() // those who waited with a lower epoch are refused now
+}
+
 // olderInsideLocked reports whether work of another term than the newest is
 // still inside. Nobody enters while that is so, hence all inside are of one
-// term, and one look is enough.
+// term.
 func (g *Gate) olderInsideLocked() bool {
-	return g.inside != nil && g.inside.fence != g.have
+	return g.inside != nil && g.term != g.have
 }
 
 func (g *Gate) signalLocked() {

@@ -1,0 +1,73 @@
+// Package wire reads and writes the text form of a fence as packages fencehttp
+// and fencegrpc send it. It is strict where package tenure is lenient: each term
+// has one spelling, up to the escapes in its key.
+package wire
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/tenure-go/tenure"
+)
+
+// MaxText is how long the text form of a fence may be on the wire: proxies
+// commonly refuse a header line of more than 8 KiB.
+const MaxText = 4 << 10
+
+// Format returns the text form of fence.
+func Format(fence tenure.Fence) (string, error) {
+	text, err := fence.MarshalText()
+	if err != nil {
+		return "", err
+	}
+	if len(text) > MaxText {
+		return "", fmt.Errorf("tenure: the text form of the fence takes %d bytes: it must be at most %d to be sent, so Fence.Key is too long", len(text), MaxText)
+	}
+	return string(text), nil
+}
+
+// Parse returns the fence whose text form is text: visible ASCII without quotes
+// and backslashes, with an epoch and a lease that have no sign, no leading zero
+// and no capital letter.
+func Parse(text string) (tenure.Fence, error) {
+	if len(text) > MaxText {
+		return tenure.Fence{}, fmt.Errorf("tenure: the fence takes %d bytes: it must be at most %d", len(text), MaxText)
+	}
+	for i := range len(text) {
+		if c := text[i]; c <= ' ' || c >= 0x7f || c == '"' || c == '\\' {
+			return tenure.Fence{}, fmt.Errorf("tenure: the fence %q has the byte %q, which needs an escape", text, c)
+		}
+	}
+	var fence tenure.Fence
+	if err := fence.UnmarshalText([]byte(text)); err != nil {
+		return tenure.Fence{}, err
+	}
+	if numbers := fmt.Sprintf("%d:%x:", int64(fence.Epoch), uint64(fence.Lease)); !strings.HasPrefix(text, numbers) {
+		return tenure.Fence{}, fmt.Errorf("tenure: the fence %q must begin with %q", text, numbers)
+	}
+	return fence, nil
+}
+
+// FromTerm is what both packages export under this name.
+func FromTerm(term *tenure.Term) func() (tenure.Fence, error) {
+	return func() (tenure.Fence, error) {
+		if err := term.Err(); err != nil {
+			return tenure.Fence{}, err
+		}
+		return term.Fence(), nil
+	}
+}
+
+type contextKey struct{}
+
+// NewContext returns a context from which FromContext returns fence.
+func NewContext(ctx context.Context, fence tenure.Fence) context.Context {
+	return context.WithValue(ctx, contextKey{}, fence)
+}
+
+// FromContext returns the fence that NewContext has put in.
+func FromContext(ctx context.Context) (tenure.Fence, bool) {
+	fence, ok := ctx.Value(contextKey{}).(tenure.Fence)
+	return fence, ok
+}
