@@ -34,7 +34,7 @@ OUT := $(CURDIR)/.out
 LIMIT := $(if $(shell command -v timeout),timeout 120)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test race examples lint fmt cover tidy-check flaky fuzz mutants api importer clean
+.PHONY: help demo test race examples lint fmt cover tidy-check flaky fuzz mutants api importer bench bench-short clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -78,6 +78,12 @@ api: ## Compare the API with that of the last tag, or of BASE=commit, and fail i
 	echo "== changes of the API since $$base" && cat "$$dir/all" && \
 	$(TOOL) apidiff -m -incompatible "$$dir/base.export" github.com/tenure-go/tenure >"$$dir/bad" && \
 	if [ -s "$$dir/bad" ]; then echo "not compatible:"; cat "$$dir/bad"; exit 1; fi
+
+bench: ## Measure against the peers on a real cluster; ARGS="-out folder" keeps tables and charts (half an hour)
+	@go run -C benchmarks . $(ARGS)
+
+bench-short: ## The promises of speed and scale that do not depend on the machine (three minutes)
+	@go run -C benchmarks . -short $(ARGS)
 
 importer: ## Measure what a program pays for importing the library
 	@go run -C tools/importer .

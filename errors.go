@@ -22,7 +22,7 @@ var (
 	// and another one may have begun. What was refused was not written.
 	// [LeaderOf] tells who holds the election instead, where the resource knew.
 	// It does not say that the writer's own condition failed; a transaction
-	// reports that as it always does.
+	// reports that as it always does. [FencedBy] makes one.
 	//
 	// etcd's client repeats a write by itself when a server, or a proxy, answers
 	// that its own time was over. If the repetition is fenced, the first attempt

@@ -777,32 +777,37 @@ func (l *Lease) sweep(gen *generation, v *view) {
 		if retry.wait(gen.over) != nil {
 			return
 		}
-		if err := l.deleteKey(gen.over, leaderOf(v.key, kv).Fence); err != nil {
+		rev, err := l.deleteKey(gen.over, leaderOf(v.key, kv).Fence)
+		if err != nil {
 			l.log.Warn("a key that was left behind could not be deleted", "election", v.key, "error", err)
 			continue
 		}
 		l.log.Info("deleted a key that was left behind", "election", v.key, "epoch", kv.CreateRevision)
 		retry = backoff{}
-		v.set(nil, v.rev.Load())
+		v.gone(rev)
 	}
 }
 
 // deleteKey deletes the key of fence, also if it was overwritten so that it has
 // no lease, and would stand for ever. It leaves the key of any other term alone:
 // after a careless restore that may have the same epoch, but not the same lease.
-// A nil error means that no key of fence is left.
-func (l *Lease) deleteKey(ctx context.Context, fence Fence) error {
+// A nil error means that no key of fence is left; rev is the revision at which it
+// went, or 0 if it was gone already.
+func (l *Lease) deleteKey(ctx context.Context, fence Fence) (rev int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.request())
 	defer cancel()
 	orphan := fence
 	orphan.Lease = clientv3.NoLease
 	del := []clientv3.Op{clientv3.OpDelete(fence.Key)}
-	_, err := l.kv.Txn(ctx).
+	resp, err := l.kv.Txn(ctx).
 		If(fence.guard()...).
 		Then(del...).
 		Else(clientv3.OpTxn(orphan.guard(), del, nil)).
 		Commit()
-	return err
+	if err != nil || !resp.Succeeded && !resp.Responses[0].GetResponseTxn().Succeeded {
+		return 0, err
+	}
+	return resp.Header.Revision, nil
 }
 
 // renewals is one stream of renewals. It has at most one request outstanding,

@@ -116,6 +116,45 @@ func TestCoolDownEndsWithABriefTerm(t *testing.T) {
 	})
 }
 
+// A17, W12. A read from before the resignation, whose answer comes after it,
+// does not bring the key back, to go once more.
+func TestLateReadDoesNotEndTheCoolDown(t *testing.T) {
+	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
+		const ttl = 6 * time.Second
+		c := s.Client()
+		e := newElector(t, c, &tenure.Options{TTL: ttl})
+		terms, resign := make(chan *tenure.Term), make(chan struct{})
+		done := startRun(t.Context(), e, func(ctx context.Context, term *tenure.Term) error {
+			terms <- term
+			select {
+			case <-resign:
+				return term.Resign()
+
+			case <-ctx.Done():
+				return nil
+			}
+		})
+		term := etcdtest.Await(t, time.Second, "work", terms)
+		for range 10 {
+			late := c.Faults.Next("Txn", etcdtest.HoldAnswer(), etcdtest.Match(confirms))
+			etcdtest.Await(t, ttl, "Txn", late.Fired())
+			later := c.Faults.Next("Watch", etcdtest.HoldAnswer())
+			resign <- struct{}{}
+			<-term.Context().Done()
+			start := time.Now()
+			synctest.Wait()
+			late.Release()
+			synctest.Wait()
+			later.Release()
+			next := etcdtest.Await(t, ttl, "work", terms)
+			require.GreaterOrEqual(t, time.Since(start), ttl/3)
+			require.Greater(t, next.Epoch(), term.Epoch())
+			term = next
+		}
+		require.Empty(t, done)
+	})
+}
+
 // S05. Called often and at the same time, it does its work once.
 func TestResignIsIdempotent(t *testing.T) {
 	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {

@@ -339,12 +339,13 @@ func (s *session) begin(ctx context.Context, m mode, c *campaign) (*Term, error)
 
 // withdraw deletes a key of ours that did not become a term.
 func (s *session) withdraw(ctx context.Context, c *campaign, kv *keyValue) {
-	if err := s.l.deleteKey(context.WithoutCancel(ctx), leaderOf(s.e.key, kv).Fence); err != nil {
+	rev, err := s.l.deleteKey(context.WithoutCancel(ctx), leaderOf(s.e.key, kv).Fence)
+	if err != nil {
 		c.unknown = true
 		_ = c.retry.wait(ctx) // the caller looks at ctx
 		return
 	}
-	s.v.set(nil, s.v.rev.Load())
+	s.v.gone(rev)
 }
 
 // risen returns [ErrRolledBack] if the key that we would create now could get an
@@ -388,7 +389,7 @@ func (s *session) watch(t *Term, m mode, c *campaign) {
 		timer.Stop()
 	}
 	if !t.owed.Load() && leaderOf(e.key, v.held).Fence == t.fence {
-		v.set(nil, v.rev.Load()) // it is gone, though the watch has not told yet
+		v.gone(t.gone.Load()) // though the watch has not told yet
 	}
 	l.delist(t.candidate)
 	e.lost(t)
@@ -466,9 +467,11 @@ func (s *session) release(t *Term) error {
 	var err error
 	for retry.wait(ctx) == nil {
 		actx, cancel := context.WithTimeout(ctx, s.l.tidy()/2)
-		err = s.l.deleteKey(actx, t.fence)
+		var rev int64
+		rev, err = s.l.deleteKey(actx, t.fence)
 		cancel()
 		if err == nil {
+			t.gone.Store(rev)
 			return nil
 		}
 		if permanent(s.l.client, err) {

@@ -46,6 +46,7 @@ type Term struct {
 	over   atomic.Bool             // the validity has ended, whatever the clocks say
 	frozen atomic.Pointer[instant] // a limit that no renewal moves; nil: there is none
 	owed   atomic.Bool             // the key may still stand, and nothing but us removes it
+	gone   atomic.Int64            // the revision at which we have removed it, if known
 
 	mu       sync.Mutex
 	cause    error       // why the validity ended

@@ -254,6 +254,10 @@ func (v *view) set(kv *keyValue, rev int64) {
 	v.rev.Store(rev)
 }
 
+// gone makes the key vacant that we have deleted, at rev if that is known: a read
+// from before must not bring it back.
+func (v *view) gone(rev int64) { v.set(nil, max(v.rev.Load(), rev)) }
+
 // apply takes over what the watch tells, and all that it has in store, so that
 // the owner sees the newest state only.
 func (v *view) apply(resp clientv3.WatchResponse, ok bool) (changed bool) {

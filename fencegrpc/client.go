@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tenure-go/tenure"
+	"github.com/tenure-go/tenure/internal/wire"
 )
 
 // UnaryClientInterceptor attaches to every call the fence that fence returns at
@@ -26,8 +27,9 @@ import (
 //
 // fence must be safe for concurrent use.
 func UnaryClientInterceptor(fence func() (tenure.Fence, error)) grpc.UnaryClientInterceptor {
+	s := &source{fence: fence}
 	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		ctx, sent, err := attach(ctx, fence)
+		ctx, sent, err := s.attach(ctx)
 		if err != nil {
 			return err
 		}
@@ -40,8 +42,9 @@ func UnaryClientInterceptor(fence func() (tenure.Fence, error)) grpc.UnaryClient
 // so that it ends with it. As always, SendMsg reports that the server has ended
 // the stream as io.EOF, and RecvMsg why.
 func StreamClientInterceptor(fence func() (tenure.Fence, error)) grpc.StreamClientInterceptor {
+	s := &source{fence: fence}
 	return func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-		ctx, sent, err := attach(ctx, fence)
+		ctx, sent, err := s.attach(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -53,9 +56,15 @@ func StreamClientInterceptor(fence func() (tenure.Fence, error)) grpc.StreamClie
 	}
 }
 
-// attach returns ctx with the fence in its outgoing metadata.
-func attach(ctx context.Context, fence func() (tenure.Fence, error)) (context.Context, tenure.Fence, error) {
-	f, err := fence()
+// source is where a client's fences come from.
+type source struct {
+	fence func() (tenure.Fence, error)
+	last  wire.Last
+}
+
+// attach returns ctx with the present fence in its outgoing metadata.
+func (s *source) attach(ctx context.Context) (context.Context, tenure.Fence, error) {
+	f, err := s.fence()
 	if err != nil {
 		return nil, tenure.Fence{}, err
 	}
@@ -63,7 +72,7 @@ func attach(ctx context.Context, fence func() (tenure.Fence, error)) (context.Co
 	if !ok {
 		md = make(metadata.MD, 1)
 	}
-	if err := Set(md, f); err != nil {
+	if err := set(md, f, s.last.Format); err != nil {
 		return nil, tenure.Fence{}, err
 	}
 	return metadata.NewOutgoingContext(ctx, md), f, nil
@@ -97,7 +106,7 @@ func explain(err error, sent tenure.Fence) error {
 		switch info.GetReason() {
 		case fenced.reason:
 			meaning := tenure.ErrFenced
-			if epoch, err := strconv.ParseInt(info.GetMetadata()["epoch"], 10, 64); err == nil && epoch > 0 {
+			if epoch, bad := strconv.ParseInt(info.GetMetadata()["epoch"], 10, 64); bad == nil && epoch > 0 {
 				meaning = tenure.FencedBy(tenure.Fence{Key: sent.Key, Epoch: tenure.Epoch(epoch)})
 			}
 			return &statusError{status: st, meaning: meaning}

@@ -16,7 +16,11 @@ const MetadataKey = "tenure-fence"
 // Set makes fence the fence of md, in place of what md has. It returns an error,
 // and leaves md as it is, if fence is not valid or its key is too long to be sent.
 func Set(md metadata.MD, fence tenure.Fence) error {
-	text, err := wire.Format(fence)
+	return set(md, fence, wire.Format)
+}
+
+func set(md metadata.MD, fence tenure.Fence, format func(tenure.Fence) (string, error)) error {
+	text, err := format(fence)
 	if err != nil {
 		return err
 	}
@@ -26,14 +30,16 @@ func Set(md metadata.MD, fence tenure.Fence) error {
 
 // Get returns the fence of md, and whether md has one. An error says what is wrong
 // with the one that it has.
-func Get(md metadata.MD) (fence tenure.Fence, ok bool, err error) { return get(md.Get(MetadataKey)) }
+func Get(md metadata.MD) (fence tenure.Fence, ok bool, err error) {
+	return get(md.Get(MetadataKey), wire.Parse)
+}
 
-func get(values []string) (fence tenure.Fence, ok bool, err error) {
+func get(values []string, parse func(string) (tenure.Fence, error)) (fence tenure.Fence, ok bool, err error) {
 	switch len(values) {
 	case 0:
 		return tenure.Fence{}, false, nil
 	case 1:
-		fence, err = wire.Parse(values[0])
+		fence, err = parse(values[0])
 	default:
 		err = fmt.Errorf("there are %d values: there must be one", len(values))
 	}

@@ -63,6 +63,9 @@ func StreamServerInterceptor(gate *tenure.Gate, opts *Options) grpc.StreamServer
 	d := newDoor(gate, opts)
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 		return d.pass(stream.Context(), info.FullMethod, func(ctx context.Context) error {
+			if ctx == stream.Context() {
+				return handle(srv, stream) // let in past the gate
+			}
 			return handle(srv, &serverStream{stream, ctx})
 		})
 	}
@@ -103,6 +106,7 @@ func (s *serverStream) bounded(op func() error) error {
 type door struct {
 	gate *tenure.Gate
 	opts Options
+	last wire.Last
 }
 
 func newDoor(gate *tenure.Gate, opts *Options) *door {
@@ -115,7 +119,7 @@ func newDoor(gate *tenure.Gate, opts *Options) *door {
 
 // pass runs handle inside the gate, or returns why it may not run.
 func (d *door) pass(ctx context.Context, method string, handle func(context.Context) error) error {
-	fence, ok, err := get(metadata.ValueFromIncomingContext(ctx, MetadataKey))
+	fence, ok, err := get(metadata.ValueFromIncomingContext(ctx, MetadataKey), d.last.Parse)
 	switch {
 	case err != nil:
 		return d.refuse(ctx, method, malformed, fence, err)

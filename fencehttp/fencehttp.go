@@ -18,23 +18,32 @@ const Header = "Tenure-Fence"
 // and leaves h as it is, if fence is not valid or its key is too long for a
 // header.
 func Set(h http.Header, fence tenure.Fence) error {
-	text, err := wire.Format(fence)
+	return set(h, fence, wire.Format)
+}
+
+func set(h http.Header, fence tenure.Fence, format func(tenure.Fence) (string, error)) error {
+	text, err := format(fence)
 	if err != nil {
 		return err
 	}
-	h.Set(Header, `"`+text+`"`)
+	h[Header] = []string{`"` + text + `"`}
 	return nil
 }
 
 // Get returns the fence of h, and whether h has one. An error says what is wrong
 // with the one that it has.
-func Get(h http.Header) (fence tenure.Fence, ok bool, err error) {
+func Get(h http.Header) (fence tenure.Fence, ok bool, err error) { return get(h, wire.Parse) }
+
+func get(h http.Header, parse func(string) (tenure.Fence, error)) (fence tenure.Fence, ok bool, err error) {
 	values := h[Header]
 	switch len(values) {
 	case 0:
 		return tenure.Fence{}, false, nil
 	case 1:
-		fence, err = parse(values[0])
+		var text string
+		if text, err = unquote(values[0]); err == nil {
+			fence, err = parse(text)
+		}
 	default:
 		err = fmt.Errorf("there are %d fields: there must be one", len(values))
 	}
@@ -46,13 +55,14 @@ func Get(h http.Header) (fence tenure.Fence, ok bool, err error) {
 
 var errNoString = errors.New("the value is not one String, such as \"42:32698f2a0b7c5d03:/scheduler/leader\" with its quotes")
 
-func parse(value string) (tenure.Fence, error) {
+// unquote returns the text in a String. It knows no escapes, which the text form
+// never needs: parse refuses what they are made of.
+func unquote(value string) (string, error) {
 	value = strings.Trim(value, " ") // RFC 9651, section 4.2
 	if len(value) < 2 || value[0] != '"' || value[len(value)-1] != '"' {
-		return tenure.Fence{}, errNoString
+		return "", errNoString
 	}
-	// A quote or an escape inside is refused there: the text form needs neither.
-	return wire.Parse(value[1 : len(value)-1])
+	return value[1 : len(value)-1], nil
 }
 
 // FromContext returns the fence of the request that is being handled, from the

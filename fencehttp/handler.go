@@ -70,10 +70,11 @@ type handler struct {
 	gate *tenure.Gate
 	next http.Handler
 	opts Options
+	last wire.Last
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	fence, ok, err := Get(r.Header)
+	fence, ok, err := get(r.Header, h.last.Parse)
 	switch {
 	case err != nil:
 		h.refuse(w, r, malformed, err)

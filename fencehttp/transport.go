@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 
 	"github.com/tenure-go/tenure"
+	"github.com/tenure-go/tenure/internal/wire"
 )
 
 // Transport returns a RoundTripper that sends every request through base, which
@@ -36,19 +38,18 @@ func Transport(base http.RoundTripper, fence func() (tenure.Fence, error)) http.
 type transport struct {
 	base  http.RoundTripper
 	fence func() (tenure.Fence, error)
+	last  wire.Last
 }
 
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	// The caller's request must not change, so it is a copy with headers of its
 	// own that is sent.
 	sent := req.WithContext(req.Context())
-	sent.Header = req.Header.Clone()
-	if sent.Header == nil {
-		sent.Header = make(http.Header, 1)
-	}
+	sent.Header = make(http.Header, len(req.Header)+1)
+	maps.Copy(sent.Header, req.Header)
 	fence, err := t.fence()
 	if err == nil {
-		err = Set(sent.Header, fence)
+		err = set(sent.Header, fence, t.last.Format)
 	}
 	if err != nil {
 		if req.Body != nil {

@@ -191,6 +191,9 @@ func (g *Gate) explain(fence tenure.Fence, err error) error {
 		if err := seen.UnmarshalText([]byte(text)); err != nil {
 			return fmt.Errorf("fenceredis: the gate's key %q does not hold a fence: %w", g.key, err)
 		}
+		if seen.String() != text { // as 042:…, which the script does not take for a fence
+			return fmt.Errorf("fenceredis: the gate's key %q holds %q, which is not the text form of a fence", g.key, text)
+		}
 		if seen.Key != fence.Key {
 			return fmt.Errorf("fenceredis: a fence of %q at a gate of %q", fence.Key, seen.Key)
 		}

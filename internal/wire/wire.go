@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"github.com/tenure-go/tenure"
 )
@@ -49,6 +50,40 @@ func Parse(text string) (tenure.Fence, error) {
 	return fence, nil
 }
 
+// Last remembers the last fence that it has read or written, which at one end of
+// a wire is the same for a whole term. Use one for either. It is safe for
+// concurrent use, and the zero Last is ready.
+type Last struct{ pair atomic.Pointer[pair] }
+
+type pair struct {
+	fence tenure.Fence
+	text  string
+}
+
+// Format is like the function Format.
+func (l *Last) Format(fence tenure.Fence) (string, error) {
+	if p := l.pair.Load(); p != nil && p.fence == fence {
+		return p.text, nil
+	}
+	text, err := Format(fence)
+	if err == nil {
+		l.pair.Store(&pair{fence, text})
+	}
+	return text, err
+}
+
+// Parse is like the function Parse.
+func (l *Last) Parse(text string) (tenure.Fence, error) {
+	if p := l.pair.Load(); p != nil && p.text == text {
+		return p.fence, nil
+	}
+	fence, err := Parse(text)
+	if err == nil {
+		l.pair.Store(&pair{fence, strings.Clone(text)}) // not all that text is a part of
+	}
+	return fence, err
+}
+
 // FromTerm is what both packages export under this name.
 func FromTerm(term *tenure.Term) func() (tenure.Fence, error) {
 	return func() (tenure.Fence, error) {
@@ -61,13 +96,28 @@ func FromTerm(term *tenure.Term) func() (tenure.Fence, error) {
 
 type contextKey struct{}
 
+// fenced is a context with a fence, in one allocation.
+type fenced struct {
+	context.Context
+	fence tenure.Fence
+}
+
+func (c *fenced) Value(key any) any {
+	if key == (contextKey{}) {
+		return c
+	}
+	return c.Context.Value(key)
+}
+
 // NewContext returns a context from which FromContext returns fence.
 func NewContext(ctx context.Context, fence tenure.Fence) context.Context {
-	return context.WithValue(ctx, contextKey{}, fence)
+	return &fenced{ctx, fence}
 }
 
 // FromContext returns the fence that NewContext has put in.
 func FromContext(ctx context.Context) (tenure.Fence, bool) {
-	fence, ok := ctx.Value(contextKey{}).(tenure.Fence)
-	return fence, ok
+	if c, ok := ctx.Value(contextKey{}).(*fenced); ok {
+		return c.fence, true
+	}
+	return tenure.Fence{}, false
 }

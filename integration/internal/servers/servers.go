@@ -238,7 +238,7 @@ func (s *Server) run(t testing.TB, name string, args ...string) {
 // a socket must be.
 func prepare(t testing.TB, account string) *Server {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "srv")
+	dir, err := os.MkdirTemp("", "srv") //nolint:usetesting // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
