@@ -34,7 +34,7 @@ OUT := $(CURDIR)/.out
 LIMIT := $(if $(shell command -v timeout),timeout 120)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test race examples lint fmt cover tidy-check flaky fuzz mutants api importer bench bench-short clean
+.PHONY: help demo test integration race examples lint fmt cover tidy-check flaky fuzz mutants api importer bench bench-short clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -78,6 +78,20 @@ api: ## Compare the API with that of the last tag, or of BASE=commit, and fail i
 	echo "== changes of the API since $$base" && cat "$$dir/all" && \
 	$(TOOL) apidiff -m -incompatible "$$dir/base.export" github.com/tenure-go/tenure >"$$dir/bad" && \
 	if [ -s "$$dir/bad" ]; then echo "not compatible:"; cat "$$dir/bad"; exit 1; fi
+
+integration: ## The fences against real databases; what is missing is installed from Debian's packages, or skipped
+	@missing() { \
+		[ -n "$$(command -v initdb || ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] || echo postgresql; \
+		PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || echo mariadb-server; \
+		command -v redis-server >/dev/null || echo redis-server; \
+	}; \
+	if [ -n "$$(missing)" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "== installing" $$(missing); export DEBIAN_FRONTEND=noninteractive; \
+		{ apt-get update -q && apt-get install -q -y --no-install-recommends $$(missing); } >/dev/null; \
+	fi; \
+	if [ -z "$$(missing)" ]; then export TENURE_REQUIRE_SERVERS=1; else echo "SKIPPED, because they cannot be had:" $$(missing); fi; \
+	echo "== go vet, go test: integration"; cd integration && go vet ./... && \
+	go test -shuffle=on -timeout=$(TIMEOUT) $(TESTFLAGS) $(run_flag) ./...
 
 bench: ## Measure against the peers on a real cluster; ARGS="-out folder" keeps tables and charts (half an hour)
 	@go run -C benchmarks . $(ARGS)

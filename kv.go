@@ -32,7 +32,11 @@ import (
 // elsewhere, and everything would be refused. To write below a prefix, wrap the
 // result instead: namespace.NewKV(fence.KV(client), prefix).
 func (f Fence) KV(kv clientv3.KV) clientv3.KV {
-	return &guardedKV{fence: f, kv: kv, before: f.Validate, fenced: func() {}}
+	return newGuardedKV(f, kv, f.Validate, func() {})
+}
+
+func newGuardedKV(f Fence, kv clientv3.KV, before func() error, fenced func()) *guardedKV {
+	return &guardedKV{fence: f, kv: kv, before: before, fenced: fenced, guard: f.guard(), look: clientv3.OpGet(f.Key)}
 }
 
 // guardedKV does not embed the KV that it guards: a method that a later client
@@ -45,6 +49,9 @@ type guardedKV struct {
 	kv     clientv3.KV
 	before func() error // asked before anything is written
 	fenced func()       // told when the guard has failed
+
+	guard []clientv3.Cmp // made once; the client copies them
+	look  clientv3.Op    // at who holds the election instead
 }
 
 func (g *guardedKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
@@ -116,7 +123,7 @@ func (g *guardedKV) write(ctx context.Context, op clientv3.Op) (*clientv3.TxnRes
 	if err := ctx.Err(); err != nil {
 		return nil, err // nothing was sent, so the outcome is known
 	}
-	resp, err := g.kv.Txn(ctx).If(g.fence.guard()...).Then(op).Else(clientv3.OpGet(g.fence.Key)).Commit()
+	resp, err := g.kv.Txn(ctx).If(g.guard...).Then(op).Else(g.look).Commit()
 	if err != nil {
 		return nil, g.explain(op, err)
 	}

@@ -177,7 +177,7 @@ func (t *Term) Err() error {
 // [Fenced], when etcd refuses its fence. Writes that were sent before the term
 // ended may still be applied, as long as no other term has begun.
 func (t *Term) KV(kv clientv3.KV) clientv3.KV {
-	return &guardedKV{fence: t.fence, kv: kv, before: t.Err, fenced: func() { t.end(Fenced) }}
+	return newGuardedKV(t.fence, kv, t.Err, func() { t.end(Fenced) })
 }
 
 // Announce publishes another address and other metadata with the leadership,

@@ -66,11 +66,15 @@ type reading struct {
 	floor   int64 // the view's revision before the read was sent
 }
 
+// requireLeader is the root of every watch: a member that has lost the cluster
+// must say so.
+var requireLeader = clientv3.WithRequireLeader(context.Background())
+
 func newView(client *clientv3.Client, kv clientv3.KV, key string, watcher func(clientv3.Watcher) clientv3.Watcher) *view {
 	v := &view{key: key, client: client, kv: kv, watcher: watcher, timeout: requestTimeout, reads: make(chan reading, 1), poke: make(chan struct{}, 1), check: make(chan struct{}, 1)}
 	// A private watcher, so that the fate of the streams is not shared with the
-	// caller's watches; and a member that has lost the cluster must say so.
-	v.life, v.end = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
+	// caller's watches.
+	v.life, v.end = context.WithCancel(requireLeader)
 	v.seen = time.Now()
 	return v
 }

@@ -114,15 +114,6 @@ func TestBadArgumentsSendNothingAndEndTheTransaction(t *testing.T) {
 	}
 }
 
-func TestRowThatHoldsNoFenceIsRefused(t *testing.T) {
-	table, err := fencesql.New(fencesql.SQLite)
-	require.NoError(t, err)
-	fake := &fake{row: []driver.Value{int64(0), int64(0), "/leader"}}
-	err = table.Seal(t.Context(), sql.OpenDB(fake), "orders", fenceOf(1))
-	require.ErrorContains(t, err, "holds no fence of a term")
-	require.NotContains(t, fake.said, "COMMIT")
-}
-
 // A refusal is told apart from an answer that is missing.
 func TestSealTellsWhatItKnows(t *testing.T) {
 	down := errors.New("down")

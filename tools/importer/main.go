@@ -90,7 +90,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	client, err := output(ctx, root, "go", "list", "-m", "-f", "{{.Version}}", "go.etcd.io/etcd/client/v3")
+	client, err := goOutput(ctx, root, "list", "-m", "-f", "{{.Version}}", "go.etcd.io/etcd/client/v3")
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func build(ctx context.Context, source, require string) (cost, error) {
 			return c, err
 		}
 	}
-	if _, err := output(ctx, dir, "go", "mod", "tidy"); err != nil {
+	if _, err := goOutput(ctx, dir, "mod", "tidy"); err != nil {
 		return c, err
 	}
 	sums, err := os.ReadFile(filepath.Join(dir, "go.sum"))
@@ -158,7 +158,7 @@ func build(ctx context.Context, source, require string) (cost, error) {
 		return c, err
 	}
 	c.sums = bytes.Count(sums, []byte("\n"))
-	graph, err := output(ctx, dir, "go", "list", "-m", "-f", "{{.Path}} {{.Version}}", "all")
+	graph, err := goOutput(ctx, dir, "list", "-m", "-f", "{{.Path}} {{.Version}}", "all")
 	if err != nil {
 		return c, err
 	}
@@ -168,7 +168,7 @@ func build(ctx context.Context, source, require string) (cost, error) {
 			c.selected[fields[0]] = fields[1]
 		}
 	}
-	if _, err := output(ctx, dir, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", "program", "."); err != nil {
+	if _, err := goOutput(ctx, dir, "build", "-trimpath", "-ldflags=-s -w", "-o", "program", "."); err != nil {
 		return c, err
 	}
 	info, err := os.Stat(filepath.Join(dir, "program"))
@@ -176,7 +176,7 @@ func build(ctx context.Context, source, require string) (cost, error) {
 		return c, err
 	}
 	c.bytes = info.Size()
-	parts, err := output(ctx, dir, "go", "version", "-m", "program")
+	parts, err := goOutput(ctx, dir, "version", "-m", "program")
 	if err != nil {
 		return c, err
 	}
@@ -189,15 +189,15 @@ func build(ctx context.Context, source, require string) (cost, error) {
 	return c, nil
 }
 
-func output(ctx context.Context, dir, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
+func goOutput(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, stderr.Bytes())
+		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, stderr.Bytes())
 	}
 	return string(out), nil
 }

@@ -179,7 +179,7 @@ var mutants = []mutant{
 	},
 	{
 		"else-branch unguarded", "kv.go",
-		"Then(op).Else(clientv3.OpGet(g.fence.Key)).Commit()", "Then(op).Else(append([]clientv3.Op{clientv3.OpGet(g.fence.Key)}, func() []clientv3.Op { _, _, e := op.Txn(); return e }()...)...).Commit()",
+		"Then(op).Else(g.look).Commit()", "Then(op).Else(append([]clientv3.Op{g.look}, func() []clientv3.Op { _, _, e := op.Txn(); return e }()...)...).Commit()",
 		"TestGuardAndConditionGiveFourOutcomes",
 	},
 	{
@@ -189,7 +189,7 @@ var mutants = []mutant{
 	},
 	{
 		"local loss not looked at", "term.go",
-		"kv: kv, before: t.Err,", "kv: kv, before: t.fence.Validate,",
+		"(t.fence, kv, t.Err,", "(t.fence, kv, t.fence.Validate,",
 		"TestTermKVRefusesAfterALocalLoss",
 	},
 	{
