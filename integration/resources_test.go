@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -249,7 +250,7 @@ func TestEtcd(t *testing.T) {
 		Endpoints: []string{server.Endpoint},
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", k.path)
-		})},
+		}), grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, MaxDelay: 100 * time.Millisecond}, MinConnectTimeout: time.Second})},
 	})
 	e := &etcdLog{client: client, link: k, terms: make(map[tenure.Fence]tenure.Fence)}
 	h := fencecheck.Run(t, e, fencecheck.Options{Cut: true, Restart: server.Restart})
@@ -303,7 +304,9 @@ func (r *register) start() error {
 	if err != nil {
 		return err
 	}
-	r.addr = listener.Addr().String()
+	if r.stop == nil {
+		r.addr = listener.Addr().String() // others read it from now on
+	}
 	r.stop = r.serve(listener, tenure.NewGateWith(fencecheck.Key, r.memory))
 	return nil
 }
