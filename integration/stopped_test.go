@@ -500,17 +500,13 @@ func startCandidate(t *testing.T, name, resource, address, etcd string, bare boo
 func TestStoppedLeader(t *testing.T) {
 	t.Parallel()
 	for name, open := range places {
-		for _, bare := range []bool{false, true} {
-			how := "Fenced"
-			if bare {
-				how = "Bare"
-			}
-			t.Run(name+how, func(t *testing.T) {
-				t.Parallel()
-				etcd := servers.StartEtcd(t)
-				stoppedLeader(t, name, open(t, etcd), etcd, bare)
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			etcd := servers.StartEtcd(t)
+			p := open(t, etcd)
+			t.Run("Bare", func(t *testing.T) { stoppedLeader(t, name, p, etcd, true) })
+			t.Run("Fenced", func(t *testing.T) { stoppedLeader(t, name, p, etcd, false) })
+		})
 	}
 }
 
