@@ -71,7 +71,7 @@ func (r *redisLog) Read(ctx context.Context) ([]string, error) {
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	server := servers.Redis(t)
-	link := newLink(t, server.DSN)
+	link := newLink(t, "unix", server.DSN)
 	client := redisAt(t, link.path)
 	h := fencecheck.Run(t, &redisLog{redisGate(t, client), client, link}, fencecheck.Options{Cut: true, Restart: server.Restart})
 	require.Equal(t, 2, h.Restarts)
@@ -252,7 +252,7 @@ func TestRedisScripts(t *testing.T) {
 func TestRedisLostAnswer(t *testing.T) {
 	t.Parallel()
 	server := servers.Redis(t)
-	link := newLink(t, server.DSN)
+	link := newLink(t, "unix", server.DSN)
 	client := redisAt(t, link.path)
 	gate := redisGate(t, client)
 	require.NoError(t, gate.Do(t.Context(), fenceWith(1, 1), "INCR", "{r}:n").Err())
@@ -350,7 +350,7 @@ func eventually(t testing.TB, done func() error) {
 	require.Eventually(t, func() bool { err = done(); return err == nil }, 20*time.Second, 5*time.Millisecond, "%v", &err)
 }
 
-// link is a socket in front of a server's. On demand it hangs up when the next
+// link is a unix socket in front of a server. On demand it hangs up when the next
 // answer comes, so that the server has done what its client never hears of.
 type link struct {
 	path    string
@@ -359,7 +359,7 @@ type link struct {
 	pipes   sync.WaitGroup
 }
 
-func newLink(t testing.TB, server string) *link {
+func newLink(t testing.TB, network, server string) *link {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "link") // t.TempDir may be too long for a socket
 	require.NoError(t, err)
@@ -373,7 +373,7 @@ func newLink(t testing.TB, server string) *link {
 			if err != nil {
 				return
 			}
-			k.pipes.Go(func() { k.pipe(ctx, client, server) })
+			k.pipes.Go(func() { k.pipe(ctx, client, network, server) })
 		}
 	})
 	t.Cleanup(func() {
@@ -386,9 +386,9 @@ func newLink(t testing.TB, server string) *link {
 }
 
 // pipe carries one connection until either end or ctx is done with it.
-func (k *link) pipe(ctx context.Context, client net.Conn, path string) {
+func (k *link) pipe(ctx context.Context, client net.Conn, network, path string) {
 	defer client.Close()
-	server, err := net.Dial("unix", path)
+	server, err := net.Dial(network, path)
 	if err != nil {
 		return // the server is away, and so is the link
 	}

@@ -76,7 +76,7 @@ type Options struct {
 // Run drives r and fails t if the history breaks the promise. It prints the seed.
 func Run(t *testing.T, r Resource, o Options) *History {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	h, err := Drive(ctx, r, o)
 	t.Log(h)

@@ -91,10 +91,10 @@ func MariaDB(t testing.TB) *Server {
 	install := find(t, "MariaDB", "mariadb-install-db")
 	server := find(t, "MariaDB", "mariadbd", "/usr/sbin/mariadbd")
 	s := prepare(t, "mysql")
-	s.run(t, install, "--no-defaults", "--datadir="+s.path("data"), "--auth-root-authentication-method=normal", "--skip-test-db")
+	s.run(t, install, "--no-defaults", "--datadir="+s.path("data"), "--tmpdir="+s.dir, "--auth-root-authentication-method=normal", "--skip-test-db")
 	s.DSN = "root@unix(" + s.path("s") + ")/test"
 	s.args = []string{
-		server, "--no-defaults", "--datadir=" + s.path("data"), "--skip-networking", "--socket=" + s.path("s"),
+		server, "--no-defaults", "--datadir=" + s.path("data"), "--tmpdir=" + s.dir, "--skip-networking", "--socket=" + s.path("s"),
 		"--pid-file=" + s.path("pid"), "--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M", "--skip-log-bin",
 	}
 	s.crash = syscall.SIGKILL
