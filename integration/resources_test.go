@@ -56,7 +56,7 @@ func openLogs(t *testing.T, n int) *fileLogs {
 // what is asked here.
 func memoryFolder(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "tenure")
+	dir, err := os.MkdirTemp("/dev/shm", "tenure") //nolint:usetesting // in memory
 	if err != nil {
 		return t.TempDir()
 	}
@@ -163,40 +163,40 @@ type etcdLog struct {
 func (e *etcdLog) elect(ctx context.Context, fence tenure.Fence) (tenure.Fence, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if real, ok := e.terms[fence]; ok {
-		return real, nil
+	if actual, ok := e.terms[fence]; ok {
+		return actual, nil
 	}
-	real := tenure.Fence{Key: fencecheck.Key, Epoch: 1, Lease: 1} // never elected: its turn was missed
+	actual := tenure.Fence{Key: fencecheck.Key, Epoch: 1, Lease: 1} // never elected: its turn was missed
 	switch {
 	case fence.Epoch == e.latest.Epoch: // what a careless restore produces
-		real = e.terms[e.latest]
+		actual = e.terms[e.latest]
 		real.Lease++
 
 	case fence.Epoch > e.latest.Epoch:
 		lease, err := e.client.Grant(ctx, 600)
 		if err != nil {
-			return real, err
+			return actual, err
 		}
 		// Two steps, as in life: the key is gone before it comes again.
 		if _, err := e.client.Delete(ctx, fencecheck.Key); err != nil {
-			return real, err
+			return actual, err
 		}
 		if _, err := e.client.Put(ctx, fencecheck.Key, "{}", clientv3.WithLease(lease.ID)); err != nil {
-			return real, err
+			return actual, err
 		}
 		leader, err := e.client.Get(ctx, fencecheck.Key)
 		if err != nil {
-			return real, err
+			return actual, err
 		}
-		real = tenure.Fence{Key: fencecheck.Key, Epoch: tenure.Epoch(leader.Kvs[0].CreateRevision), Lease: lease.ID}
+		actual = tenure.Fence{Key: fencecheck.Key, Epoch: tenure.Epoch(leader.Kvs[0].CreateRevision), Lease: lease.ID}
 		e.latest = fence
 	}
 	e.terms[fence] = real
-	return real, nil
+	return actual, nil
 }
 
 func (e *etcdLog) Append(ctx context.Context, fence tenure.Fence, value string) error {
-	real, err := e.elect(ctx, fence)
+	actual, err := e.elect(ctx, fence)
 	if err != nil {
 		return err
 	}
