@@ -170,7 +170,7 @@ func (e *etcdLog) elect(ctx context.Context, fence tenure.Fence) (tenure.Fence, 
 	switch {
 	case fence.Epoch == e.latest.Epoch: // what a careless restore produces
 		actual = e.terms[e.latest]
-		real.Lease++
+		actual.Lease++
 
 	case fence.Epoch > e.latest.Epoch:
 		lease, err := e.client.Grant(ctx, 600)
@@ -191,7 +191,7 @@ func (e *etcdLog) elect(ctx context.Context, fence tenure.Fence) (tenure.Fence, 
 		actual = tenure.Fence{Key: fencecheck.Key, Epoch: tenure.Epoch(leader.Kvs[0].CreateRevision), Lease: lease.ID}
 		e.latest = fence
 	}
-	e.terms[fence] = real
+	e.terms[fence] = actual
 	return actual, nil
 }
 
@@ -203,7 +203,7 @@ func (e *etcdLog) Append(ctx context.Context, fence tenure.Fence, value string) 
 	if fencecheck.Between(ctx) {
 		e.link.cutNext.Store(true)
 	}
-	kv := real.KV(e.client)
+	kv := actual.KV(e.client)
 	if len(value)%2 == 0 {
 		_, err = kv.Put(ctx, "/log/"+value, "")
 		return err
