@@ -1,0 +1,8 @@
+//go:build unix && !linux
+
+package main
+
+import "syscall"
+
+// bind does nothing: this system cannot.
+func bind(*syscall.SysProcAttr) {}
