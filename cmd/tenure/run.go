@@ -93,7 +93,7 @@ func (j *job) run(ctx context.Context) (ended bool, err error) {
 	}
 	cmd := &exec.Cmd{Path: j.args[0], Args: j.args, Env: env, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
 	prepare(cmd)
-	started, exited := make(chan error, 1), make(chan error, 1)
+	started, exited, gone := make(chan error, 1), make(chan error, 1), make(chan struct{})
 	go func() {
 		// What makes the command die with us is bound to the thread that has
 		// started it, so that thread has to live as long.
@@ -103,6 +103,7 @@ func (j *job) run(ctx context.Context) (ended bool, err error) {
 		started <- err
 		if err == nil {
 			exited <- cmd.Wait()
+			close(gone)
 		}
 	}()
 	if err := <-started; err != nil {
@@ -122,31 +123,31 @@ func (j *job) run(ctx context.Context) (ended bool, err error) {
 			_ = cmd.Process.Signal(s) // it may just have ended
 
 		case <-ctx.Done():
-			j.stop(cmd, exited)
+			j.stop(cmd, gone)
 			return false, nil
 
 		case <-j.term.Context().Done():
-			j.stop(cmd, exited)
+			j.stop(cmd, gone)
 			return false, context.Cause(j.term.Context())
 		}
 	}
 }
 
 // stop ends the command in time. No request stands between the clock and the kill.
-func (j *job) stop(cmd *exec.Cmd, exited <-chan error) {
+func (j *job) stop(cmd *exec.Cmd, gone <-chan struct{}) {
 	terminate(cmd)
 	latest := time.Now().Add(j.stopTimeout)
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	for {
 		select {
-		case <-exited:
+		case <-gone:
 			return
 
 		case now := <-tick.C:
 			if now.After(latest) || j.late(now) {
 				clearGroup(cmd)
-				<-exited
+				<-gone
 				return
 			}
 		}

@@ -409,8 +409,8 @@ var mutants = []mutant{
 	},
 	{
 		"refusal of the fence does not end the term", "term.go",
-		"fenced: func() { t.end(Fenced) }",
-		"fenced: func() {}",
+		"t.Err, func() { t.end(Fenced) })",
+		"t.Err, func() {})",
 		"TestEveryReasonReachesContextTermAndHook|TestEveryReasonIsTermEnded",
 	},
 	{
@@ -564,7 +564,7 @@ var mutants = []mutant{
 		"TestLibraryBringsNoDependencyOfItsOwn",
 	},
 	{
-		"harness in the library", "tenuretest/tenuretest.go",
+		"harness in the library", "solo.go",
 		"import (\n",
 		"import (\n\t_ \"github.com/tenure-go/tenure/internal/etcdtest\"\n",
 		"TestLibraryBringsNoDependencyOfItsOwn",
