@@ -4,6 +4,7 @@ package fencefile
 
 import (
 	"context"
+	"errors"
 	"os"
 	"syscall"
 	"time"
@@ -15,11 +16,11 @@ const supported = true
 // system knows no context, so this one asks again and again.
 func lock(ctx context.Context, file *os.File) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		switch err := flock(file, syscall.LOCK_EX|syscall.LOCK_NB); err {
-		case syscall.EWOULDBLOCK:
-		case syscall.EINTR:
+		err := flock(file, syscall.LOCK_EX|syscall.LOCK_NB)
+		if errors.Is(err, syscall.EINTR) {
 			continue
-		default:
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return err
 		}
 		select {

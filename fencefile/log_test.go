@@ -151,6 +151,12 @@ func TestTornTail(t *testing.T) {
 	both, err := os.ReadFile(path)
 	require.NoError(t, err)
 
+	clean, cleanPath := fresh(t)
+	require.NoError(t, clean.Append(ctx, fence(1, 1), []byte("first")))
+	require.NoError(t, clean.Append(ctx, fence(1, 1), []byte("third")))
+	want, err := os.ReadFile(cleanPath)
+	require.NoError(t, err)
+
 	tails := [][]byte{[]byte("\n"), []byte("nonsense"), make([]byte, 100), []byte("\n\n3:1:/x 5 0\nabc"), bytes.Repeat([]byte{'x'}, 200_000)}
 	for n := range len(both) - len(whole) {
 		tail := bytes.Clone(both[len(whole):])
@@ -167,6 +173,9 @@ func TestTornTail(t *testing.T) {
 		require.NoError(t, log.Append(ctx, fence(1, 1), []byte("third")), "the torn epoch was never accepted")
 		require.Equal(t, []string{"first", "third"}, contents(t, log))
 		require.Equal(t, []string{"first", "third"}, contents(t, open(t, path)))
+		got, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, want, got, "nothing of tail %d is left", i)
 	}
 }
 
@@ -186,13 +195,13 @@ func TestDamageIsNoTornTail(t *testing.T) {
 	for _, at := range []int{0, 1, 20, first - 1, first, first + 25, first + 30, first + 50_000} {
 		damaged := bytes.Clone(sound)
 		damaged[at] ^= 1
-		path := filepath.Join(t.TempDir(), "log")
-		require.NoError(t, os.WriteFile(path, damaged, 0o600))
-		require.ErrorIs(t, open(t, path).Append(ctx, fence(4, 1), []byte("x")), fencefile.ErrCorrupt, "damaged at %d", at)
-		for _, err := range open(t, path).Records(ctx) {
+		copied := filepath.Join(t.TempDir(), "log")
+		require.NoError(t, os.WriteFile(copied, damaged, 0o600))
+		require.ErrorIs(t, open(t, copied).Append(ctx, fence(4, 1), []byte("x")), fencefile.ErrCorrupt, "damaged at %d", at)
+		for _, err := range open(t, copied).Records(ctx) {
 			require.ErrorIs(t, err, fencefile.ErrCorrupt)
 		}
-		after, err := os.ReadFile(path)
+		after, err := os.ReadFile(copied)
 		require.NoError(t, err)
 		require.Equal(t, damaged, after)
 	}

@@ -56,7 +56,7 @@ func openLogs(t *testing.T, n int) *fileLogs {
 // what is asked here.
 func memoryFolder(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "tenure")
+	dir, err := os.MkdirTemp("/dev/shm", "tenure") //nolint:usetesting // t.TempDir is on a disk
 	if err != nil {
 		return t.TempDir()
 	}
@@ -148,7 +148,7 @@ func TestFileWorkWithoutTheLock(t *testing.T) {
 // etcd
 
 // etcdLog is a key for each value. A term here is the run's term there: its epoch
-// is the revision at which a key was created, and its lease a real one.
+// is the revision at which a key was created, and its lease a held one.
 type etcdLog struct {
 	client *clientv3.Client
 	link   *link
@@ -163,47 +163,47 @@ type etcdLog struct {
 func (e *etcdLog) elect(ctx context.Context, fence tenure.Fence) (tenure.Fence, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if real, ok := e.terms[fence]; ok {
-		return real, nil
+	if held, ok := e.terms[fence]; ok {
+		return held, nil
 	}
-	real := tenure.Fence{Key: fencecheck.Key, Epoch: 1, Lease: 1} // never elected: its turn was missed
+	held := tenure.Fence{Key: fencecheck.Key, Epoch: 1, Lease: 1} // never elected: its turn was missed
 	switch {
 	case fence.Epoch == e.latest.Epoch: // what a careless restore produces
-		real = e.terms[e.latest]
-		real.Lease++
+		held = e.terms[e.latest]
+		held.Lease++
 
 	case fence.Epoch > e.latest.Epoch:
 		lease, err := e.client.Grant(ctx, 600)
 		if err != nil {
-			return real, err
+			return held, err
 		}
 		// Two steps, as in life: the key is gone before it comes again.
 		if _, err := e.client.Delete(ctx, fencecheck.Key); err != nil {
-			return real, err
+			return held, err
 		}
 		if _, err := e.client.Put(ctx, fencecheck.Key, "{}", clientv3.WithLease(lease.ID)); err != nil {
-			return real, err
+			return held, err
 		}
 		leader, err := e.client.Get(ctx, fencecheck.Key)
 		if err != nil {
-			return real, err
+			return held, err
 		}
-		real = tenure.Fence{Key: fencecheck.Key, Epoch: tenure.Epoch(leader.Kvs[0].CreateRevision), Lease: lease.ID}
+		held = tenure.Fence{Key: fencecheck.Key, Epoch: tenure.Epoch(leader.Kvs[0].CreateRevision), Lease: lease.ID}
 		e.latest = fence
 	}
-	e.terms[fence] = real
-	return real, nil
+	e.terms[fence] = held
+	return held, nil
 }
 
 func (e *etcdLog) Append(ctx context.Context, fence tenure.Fence, value string) error {
-	real, err := e.elect(ctx, fence)
+	held, err := e.elect(ctx, fence)
 	if err != nil {
 		return err
 	}
 	if fencecheck.Between(ctx) {
 		e.link.cutNext.Store(true)
 	}
-	kv := real.KV(e.client)
+	kv := held.KV(e.client)
 	if len(value)%2 == 0 {
 		_, err = kv.Put(ctx, "/log/"+value, "")
 		return err
