@@ -58,11 +58,13 @@ flaky: ## Ten shuffled runs under the race detector, one after the other (FLAKY_
 		CGO_ENABLED=1 go test -race -count=1 -shuffle=on -timeout=$(RACE_TIMEOUT) $(TESTFLAGS) $(run_flag) $(PKG); \
 	done
 
-fuzz: ## Run each Fuzz function of the root package for FUZZTIME (10s)
-	@set -e; names=$$(go test -timeout=$(TIMEOUT) -list '^Fuzz' .) || { echo "$$names"; exit 1; }; n=0; \
-	for f in $$(echo "$$names" | grep '^Fuzz' || true); do \
-		n=$$((n + 1)); echo "== $$f"; \
-		go test -timeout=$(TIMEOUT) -run '^$$' -fuzz "^$$f\$$" -fuzztime=$(FUZZTIME) .; \
+fuzz: ## Run each Fuzz function of the root module for FUZZTIME (10s)
+	@set -e; n=0; for p in $$(go list ./...); do \
+		names=$$(go test -timeout=$(TIMEOUT) -list '^Fuzz' "$$p") || { echo "$$names"; exit 1; }; \
+		for f in $$(echo "$$names" | grep '^Fuzz' || true); do \
+			n=$$((n + 1)); echo "== $$p $$f"; \
+			go test -timeout=$(TIMEOUT) -run '^$$' -fuzz "^$$f\$$" -fuzztime=$(FUZZTIME) "$$p"; \
+		done; \
 	done; echo "fuzz functions: $$n"
 
 mutants: ## Break the library on purpose, line by line, and check that a test notices (ARGS="word ..." picks some)

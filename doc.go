@@ -78,9 +78,10 @@
 // [Term.KV] commits every write in one transaction with the check that this very
 // term still holds the key. [Fence.KV] does so in another process, and [Gate] in
 // a process that owns a resource of its own. [NewGateWith] makes one that survives
-// a restart; packages fencehttp and fencegrpc carry the fence to it. A resource
-// learns of an epoch by the first write that carries it, so a new leader seals
-// ([Gate.Seal]) before it reads the state that it will build on.
+// a restart; packages fencehttp and fencegrpc carry the fence to it, and package
+// fencesql checks it in the transactions of a database. A resource learns of an
+// epoch by the first write that carries it, so a new leader seals ([Gate.Seal])
+// before it reads the state that it will build on.
 //
 // # Failure
 //

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -107,6 +108,7 @@ func FuzzOptions(f *testing.F) {
 			"Options.Margin is":      !between(opts.Margin, time.Millisecond, wished/2),
 			"Options.StopTimeout is": !between(opts.StopTimeout, time.Millisecond, 1<<63-1),
 			"Options.MinEpoch is":    epoch < 0,
+			"Options.Identity is":    !utf8.ValidString(identity),
 		}
 		if share {
 			opts.Lease = shared

@@ -195,13 +195,13 @@ func TestDamageIsNoTornTail(t *testing.T) {
 	for _, at := range []int{0, 1, 20, first - 1, first, first + 25, first + 30, first + 50_000} {
 		damaged := bytes.Clone(sound)
 		damaged[at] ^= 1
-		copied := filepath.Join(t.TempDir(), "log")
-		require.NoError(t, os.WriteFile(copied, damaged, 0o600))
-		require.ErrorIs(t, open(t, copied).Append(ctx, fence(4, 1), []byte("x")), fencefile.ErrCorrupt, "damaged at %d", at)
-		for _, err := range open(t, copied).Records(ctx) {
+		broken := filepath.Join(t.TempDir(), "log")
+		require.NoError(t, os.WriteFile(broken, damaged, 0o600))
+		require.ErrorIs(t, open(t, broken).Append(ctx, fence(4, 1), []byte("x")), fencefile.ErrCorrupt, "damaged at %d", at)
+		for _, err := range open(t, broken).Records(ctx) {
 			require.ErrorIs(t, err, fencefile.ErrCorrupt)
 		}
-		after, err := os.ReadFile(copied)
+		after, err := os.ReadFile(broken)
 		require.NoError(t, err)
 		require.Equal(t, damaged, after)
 	}

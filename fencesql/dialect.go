@@ -10,6 +10,7 @@ import (
 // Dialect is the kind of database.
 type Dialect int
 
+// The dialects that [New] accepts.
 const (
 	PostgreSQL Dialect = iota + 1
 	MySQL              // and MariaDB, with tables of InnoDB

@@ -205,8 +205,8 @@ func (t *Table) raise(ctx context.Context, tx *sql.Tx, resource string, fence te
 	if err != nil {
 		return err
 	}
-	if err := judge(have, fence); err != nil || have == fence {
-		return err
+	if refusal := judge(have, fence); refusal != nil || have == fence {
+		return refusal
 	}
 	_, err = tx.ExecContext(ctx, t.sql.update, int64(fence.Epoch), int64(fence.Lease), resource)
 	return err

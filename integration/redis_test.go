@@ -361,7 +361,7 @@ type link struct {
 
 func newLink(t testing.TB, network, server string) *link {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "link") //nolint:usetesting // t.TempDir may be too long for a socket
+	dir, err := os.MkdirTemp("", "link") //nolint:usetesting // too long for a socket
 	require.NoError(t, err)
 	k := &link{path: filepath.Join(dir, "s")}
 	listener, err := net.Listen("unix", k.path)

@@ -56,7 +56,7 @@ func openLogs(t *testing.T, n int) *fileLogs {
 // what is asked here.
 func memoryFolder(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "tenure") //nolint:usetesting // t.TempDir is on a disk
+	dir, err := os.MkdirTemp("/dev/shm", "tenure") //nolint:usetesting // in memory
 	if err != nil {
 		return t.TempDir()
 	}
@@ -163,47 +163,47 @@ type etcdLog struct {
 func (e *etcdLog) elect(ctx context.Context, fence tenure.Fence) (tenure.Fence, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if held, ok := e.terms[fence]; ok {
-		return held, nil
+	if actual, ok := e.terms[fence]; ok {
+		return actual, nil
 	}
-	held := tenure.Fence{Key: fencecheck.Key, Epoch: 1, Lease: 1} // never elected: its turn was missed
+	actual := tenure.Fence{Key: fencecheck.Key, Epoch: 1, Lease: 1} // never elected: its turn was missed
 	switch {
 	case fence.Epoch == e.latest.Epoch: // what a careless restore produces
-		held = e.terms[e.latest]
-		held.Lease++
+		actual = e.terms[e.latest]
+		actual.Lease++
 
 	case fence.Epoch > e.latest.Epoch:
 		lease, err := e.client.Grant(ctx, 600)
 		if err != nil {
-			return held, err
+			return actual, err
 		}
 		// Two steps, as in life: the key is gone before it comes again.
 		if _, err := e.client.Delete(ctx, fencecheck.Key); err != nil {
-			return held, err
+			return actual, err
 		}
 		if _, err := e.client.Put(ctx, fencecheck.Key, "{}", clientv3.WithLease(lease.ID)); err != nil {
-			return held, err
+			return actual, err
 		}
 		leader, err := e.client.Get(ctx, fencecheck.Key)
 		if err != nil {
-			return held, err
+			return actual, err
 		}
-		held = tenure.Fence{Key: fencecheck.Key, Epoch: tenure.Epoch(leader.Kvs[0].CreateRevision), Lease: lease.ID}
+		actual = tenure.Fence{Key: fencecheck.Key, Epoch: tenure.Epoch(leader.Kvs[0].CreateRevision), Lease: lease.ID}
 		e.latest = fence
 	}
-	e.terms[fence] = held
-	return held, nil
+	e.terms[fence] = actual
+	return actual, nil
 }
 
 func (e *etcdLog) Append(ctx context.Context, fence tenure.Fence, value string) error {
-	held, err := e.elect(ctx, fence)
+	actual, err := e.elect(ctx, fence)
 	if err != nil {
 		return err
 	}
 	if fencecheck.Between(ctx) {
 		e.link.cutNext.Store(true)
 	}
-	kv := held.KV(e.client)
+	kv := actual.KV(e.client)
 	if len(value)%2 == 0 {
 		_, err = kv.Put(ctx, "/log/"+value, "")
 		return err

@@ -209,7 +209,7 @@ var mutants = []mutant{
 	},
 	{
 		"twin of a repeated put forgotten", "session.go",
-		"\tif failed.Load() {", "\tif false {",
+		"\tif failed.Load() {", "\tif failed.Load() && false {",
 		"TestTwinOfThePutDoesNotStay",
 	},
 	{

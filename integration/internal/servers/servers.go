@@ -58,10 +58,19 @@ func PostgreSQL(t testing.TB) *Server {
 	initdb := find(t, "PostgreSQL", filepath.Join(bin, "initdb"))
 	s := prepare(t, "postgres")
 	s.run(t, initdb, "-D", s.path("data"), "--no-sync", "-A", "trust", "-U", "postgres", "--locale=C", "-E", "UTF8")
+	// Not on the command line, where no ALTER SYSTEM could change it.
+	conf, err := os.OpenFile(s.path("data/postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = conf.WriteString("fsync = off\n")
+		err = errors.Join(err, conf.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	s.DSN = "host=" + s.dir + " user=postgres database=postgres"
 	s.args = []string{
 		filepath.Join(bin, "postgres"), "-D", s.path("data"),
-		"-c", "listen_addresses=", "-c", "unix_socket_directories=" + s.dir, "-c", "fsync=off", "-c", "full_page_writes=off",
+		"-c", "listen_addresses=", "-c", "unix_socket_directories=" + s.dir, "-c", "full_page_writes=off",
 	}
 	// The postmaster crashes in this way together with its children: a kill would leave them, and they the data locked.
 	s.crash = syscall.SIGQUIT
