@@ -151,6 +151,12 @@ func TestTornTail(t *testing.T) {
 	both, err := os.ReadFile(path)
 	require.NoError(t, err)
 
+	clean, cleanPath := fresh(t)
+	require.NoError(t, clean.Append(ctx, fence(1, 1), []byte("first")))
+	require.NoError(t, clean.Append(ctx, fence(1, 1), []byte("third")))
+	want, err := os.ReadFile(cleanPath)
+	require.NoError(t, err)
+
 	tails := [][]byte{[]byte("\n"), []byte("nonsense"), make([]byte, 100), []byte("\n\n3:1:/x 5 0\nabc"), bytes.Repeat([]byte{'x'}, 200_000)}
 	for n := range len(both) - len(whole) {
 		tail := bytes.Clone(both[len(whole):])
@@ -167,6 +173,9 @@ func TestTornTail(t *testing.T) {
 		require.NoError(t, log.Append(ctx, fence(1, 1), []byte("third")), "the torn epoch was never accepted")
 		require.Equal(t, []string{"first", "third"}, contents(t, log))
 		require.Equal(t, []string{"first", "third"}, contents(t, open(t, path)))
+		got, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, want, got, "nothing of tail %d is left", i)
 	}
 }
 
