@@ -148,7 +148,7 @@ func TestFileWorkWithoutTheLock(t *testing.T) {
 // etcd
 
 // etcdLog is a key for each value. A term here is the run's term there: its epoch
-// is the revision at which a key was created, and its lease a held one.
+// is the revision at which a key was created, and its lease is granted there.
 type etcdLog struct {
 	client *clientv3.Client
 	link   *link
