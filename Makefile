@@ -93,7 +93,7 @@ integration: ## The fences against real databases; what is missing is installed 
 	fi; \
 	if [ -z "$$(missing)" ]; then export TENURE_REQUIRE_SERVERS=1; else echo "SKIPPED, because they cannot be had:" $$(missing); fi; \
 	echo "== go vet, go test: integration"; cd integration && go vet ./... && \
-	go test -shuffle=on -timeout=$(TIMEOUT) $(TESTFLAGS) $(run_flag) ./...
+	go test -shuffle=on -timeout=15m $(TESTFLAGS) $(run_flag) ./...
 
 bench: ## Measure against the peers on a real cluster; ARGS="-out folder" keeps tables and charts (half an hour)
 	@go run -C benchmarks . $(ARGS)
@@ -124,7 +124,7 @@ lint: ## gofumpt, go vet, staticcheck and golangci-lint over every module
 		echo "== go vet, staticcheck, golangci-lint: $$m"; \
 		(cd "$$m" && go vet ./...) || st=1; \
 		(cd "$$m" && $(TOOL) staticcheck ./...) || st=1; \
-		(cd "$$m" && $(LINT) run ./...) || st=1; \
+		(cd "$$m" && $(LINT) run --allow-parallel-runners ./...) || st=1; \
 	done; exit $$st
 
 fmt: ## Format every Go file with gofumpt

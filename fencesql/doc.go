@@ -28,4 +28,9 @@
 // one was paused between its check and its commit. That needs no clock. It needs
 // that every transaction which writes to the resource checks, and that the
 // database keeps what it has committed.
+//
+// A leader that is stopped in the middle of a transaction keeps its lock, and a
+// newer term waits for it. Give the database a limit for idle transactions:
+// idle_in_transaction_session_timeout on PostgreSQL, idle_transaction_timeout on
+// MariaDB. SQLite has none: do nothing slow between Check and Commit.
 package fencesql

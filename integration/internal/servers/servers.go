@@ -115,7 +115,8 @@ func MariaDB(t testing.TB) *Server {
 			return err
 		}
 		defer statement.Close()
-		_, err = statement.Exec(nil) //nolint:staticcheck // the deprecated form is the one every driver has
+		//lint:ignore SA1019 the deprecated form is the one that every driver has
+		_, err = statement.Exec(nil)
 		return err
 	}
 	return s.begin(t)
