@@ -22,9 +22,10 @@ func TestMariaDBWithSnapshotIsolation(t *testing.T) {
 		t.Skipf("NOT TESTED, because this version has no such setting: %v", err)
 	}
 	// The setting is for connections that are made from now on.
-	l := d.fresh(t, d.open(t))
+	db := d.open(t)
 
 	t.Run("SealsByManySucceed", func(t *testing.T) {
+		l := d.fresh(t, db)
 		for epoch := range tenure.Epoch(20) {
 			var all sync.WaitGroup
 			errs := make([]error, 8)
@@ -36,15 +37,15 @@ func TestMariaDBWithSnapshotIsolation(t *testing.T) {
 		}
 	})
 	t.Run("FirstUseByManySucceedsAtReadCommitted", func(t *testing.T) {
-		l := d.fresh(t, l.db)
+		l := d.fresh(t, db)
 		l.level = sql.LevelReadCommitted
 		firstUseDoesNotDeadlock(t, l)
 	})
 	t.Run("HistoryIsFenced", func(t *testing.T) {
-		fencecheck.Run(t, d.fresh(t, l.db), fencecheck.Options{Writes: 2000, Cut: true})
+		fencecheck.Run(t, d.fresh(t, db), fencecheck.Options{Writes: 2000, Cut: true})
 	})
 	t.Run("OldSnapshotIsAnError", func(t *testing.T) {
-		l := d.fresh(t, l.db)
+		l := d.fresh(t, db)
 		require.NoError(t, l.Seal(t.Context(), fenceOf(5)))
 		tx := l.beginAt(t, sql.LevelRepeatableRead)
 		var n int
