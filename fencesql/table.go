@@ -221,8 +221,10 @@ func (t *Table) raise(ctx context.Context, tx *sql.Tx, resource string, fence te
 // that one the resource may have been sealed; call Seal again.
 func (t *Table) Seal(ctx context.Context, db *sql.DB, resource string, fence tenure.Fence) error {
 	options := &sql.TxOptions{}
-	if t.dialect == PostgreSQL {
-		options.Isolation = sql.LevelReadCommitted // whatever the database's default is
+	if t.dialect != SQLite {
+		// Whatever the default is: a level with a snapshot fails when another one
+		// seals at the same time, on PostgreSQL and on newer versions of MariaDB.
+		options.Isolation = sql.LevelReadCommitted
 	}
 	tx, err := db.BeginTx(ctx, options)
 	if err != nil {
