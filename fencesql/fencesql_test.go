@@ -140,10 +140,53 @@ func TestSealTellsWhatItKnows(t *testing.T) {
 	}
 }
 
+// Another transaction brings the fence, and commits, between the statement that
+// would have locked the row and the one that looks why it has not. Who is let in
+// has a lock all the same.
+func TestFenceBroughtMeanwhileIsLocked(t *testing.T) {
+	table, err := fencesql.New(fencesql.PostgreSQL)
+	require.NoError(t, err)
+	held := func(f tenure.Fence) []driver.Value { return []driver.Value{int64(f.Epoch), int64(f.Lease), f.Key} }
+
+	for _, c := range []struct {
+		name string
+		last tenure.Fence // what the row holds in the end
+		want error
+		said int
+	}{
+		{"and stays", fenceOf(5), nil, 3},
+		{"and is outdone", fenceOf(6), tenure.ErrFenced, 4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var asked []string
+			fake := &fake{answer: func(query string) []driver.Value {
+				asked = append(asked, query)
+				locks := strings.HasSuffix(query, "FOR SHARE")
+				require.Equal(t, len(asked)%2 == 1, locks, "%d: %s", len(asked), query)
+				switch {
+				case len(asked) == 2:
+					return held(fenceOf(5))
+				case len(asked) == 3 && c.last == fenceOf(5), len(asked) == 4:
+					return held(c.last)
+				default:
+					return nil
+				}
+			}}
+			db := sql.OpenDB(fake)
+			tx, err := db.BeginTx(t.Context(), nil)
+			require.NoError(t, err)
+			require.ErrorIs(t, table.Check(t.Context(), tx, "orders", fenceOf(5)), c.want)
+			require.Len(t, asked, c.said)
+			require.NoError(t, db.Close())
+		})
+	}
+}
+
 // fake is a database with one row, in the shape of the fences' table. It notes
 // what was said to it.
 type fake struct {
 	row                     []driver.Value
+	answer                  func(query string) []driver.Value // instead of row; nil for row
 	begin, commit, rollback error
 	said                    []string
 }
@@ -166,6 +209,9 @@ func (f *fake) ExecContext(_ context.Context, query string, _ []driver.NamedValu
 
 func (f *fake) QueryContext(_ context.Context, query string, _ []driver.NamedValue) (driver.Rows, error) {
 	f.said = append(f.said, query)
+	if f.answer != nil {
+		return &fakeRows{row: f.answer(query)}, nil
+	}
 	return &fakeRows{row: f.row}, nil
 }
 

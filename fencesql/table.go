@@ -159,12 +159,7 @@ func (t *Table) share(ctx context.Context, tx *sql.Tx, resource string, fence te
 		return false, nil
 
 	case PostgreSQL:
-		have, err = row(ctx, tx, t.sql.share, resource, int64(fence.Epoch), int64(fence.Lease), t.number(resource))
-		if errors.Is(err, sql.ErrNoRows) {
-			// Whoever is refused must be so here: one that has waited for the
-			// row while it changed owns a share lock now.
-			have, err = row(ctx, tx, t.sql.read, resource)
-		}
+		have, err = t.sharePostgreSQL(ctx, tx, resource, fence)
 
 	case MySQL:
 		have, err = row(ctx, tx, t.sql.read, resource)
@@ -179,6 +174,26 @@ func (t *Table) share(ctx context.Context, tx *sql.Tx, resource string, fence te
 		return false, err
 	}
 	return have == fence, judge(have, fence)
+}
+
+// sharePostgreSQL returns the row locked if it holds fence, and otherwise as it
+// was read, without a lock.
+func (t *Table) sharePostgreSQL(ctx context.Context, tx *sql.Tx, resource string, fence tenure.Fence) (tenure.Fence, error) {
+	for {
+		have, err := row(ctx, tx, t.sql.share, resource, int64(fence.Epoch), int64(fence.Lease), t.number(resource))
+		if !errors.Is(err, sql.ErrNoRows) {
+			return have, err
+		}
+		// Whoever is refused must be so now: one that has waited for the row while
+		// it changed owns a share of the turnstile, and could not go through it.
+		have, err = row(ctx, tx, t.sql.read, resource)
+		if err != nil || have != fence {
+			return have, err
+		}
+		// Another transaction has brought the fence between the two statements. To
+		// have read it is not to have locked it: ask again. Epochs only rise, so
+		// the second time the row is locked, or of a later term.
+	}
 }
 
 // raise makes the row hold fence. At the first use of a new epoch several come

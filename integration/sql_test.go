@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"math/rand/v2"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -90,6 +91,19 @@ func (d *database) openAt(t testing.TB, dsn string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open(d.driver, dsn)
 	require.NoError(t, err)
+	return limited(t, db)
+}
+
+// halting is open with a call before each statement.
+func (d *database) halting(t testing.TB, before func()) *sql.DB {
+	t.Helper()
+	plain := d.open(t)
+	return limited(t, sql.OpenDB(halting{driver: plain.Driver(), dsn: d.dsn, before: before}))
+}
+
+// limited keeps the connections of db few, and closes them in the end.
+func limited(t testing.TB, db *sql.DB) *sql.DB {
+	t.Helper()
 	db.SetMaxOpenConns(24)
 	db.SetMaxIdleConns(24)
 	t.Cleanup(func() { _ = db.Close() }) // its error is that of a connection whose server was restarted
@@ -265,6 +279,8 @@ func suite(t *testing.T, d *database) {
 		test func(*testing.T, *table)
 	}{
 		{"HistoryIsFenced", historyIsFenced},
+		{"HistoryOfShortTermsIsFenced", historyOfShortTermsIsFenced},
+		{"FenceBroughtMeanwhileIsLocked", fenceBroughtMeanwhileIsLocked},
 		{"HistoryIsFencedAtEveryIsolationLevel", historyIsFencedAtEveryLevel},
 		{"HistoryShowsWhatIsNotGuarded", historyShowsWhatIsNotGuarded},
 		{"FirstUseByManyDoesNotDeadlock", firstUseDoesNotDeadlock},
@@ -293,6 +309,54 @@ func historyIsFenced(t *testing.T, l *table) {
 	}
 	h := fencecheck.Run(t, l, o)
 	assert.Greater(t, h.Epochs, 20)
+}
+
+// Most transactions meet others that bring their term or the next one, and each
+// may be held up before every statement. So between two statements of a check
+// the row changes, as it hardly ever does otherwise.
+func historyOfShortTermsIsFenced(t *testing.T, all *table) {
+	t.Helper()
+	l := *all
+	l.db = all.halting(t, func() {
+		if rand.IntN(3) == 0 {
+			time.Sleep(rand.N(3 * time.Millisecond))
+		}
+	})
+	fencecheck.Run(t, &l, fencecheck.Options{Writes: 2000, Spell: 8})
+}
+
+// Another transaction brings the same fence before each statement of a check in
+// turn. Whoever is let in has a lock all the same: a newer term waits for it.
+func fenceBroughtMeanwhileIsLocked(t *testing.T, all *table) {
+	t.Helper()
+	if all.dialect == fencesql.SQLite {
+		t.Skip("SQLite has one writer at a time, from the first statement on")
+	}
+	for turn := 1; ; turn++ {
+		l := all.fresh(t, all.db)
+		require.NoError(t, l.Seal(t.Context(), fenceOf(4)))
+		said := 0
+		db := l.halting(t, func() {
+			if said++; said == turn {
+				// If the check has the lock by now, the seal waits for its end in vain.
+				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				defer cancel()
+				_ = l.Seal(ctx, fenceOf(5))
+			}
+		})
+		tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		require.NoError(t, err)
+		require.NoError(t, l.Check(t.Context(), tx, resource, fenceOf(5)))
+		if said < turn {
+			require.NoError(t, tx.Rollback())
+			require.Greater(t, turn, 2)
+			return
+		}
+		newer := going(func() error { return l.Seal(t.Context(), fenceOf(6)) })
+		l.await(t, 1)
+		require.NoError(t, tx.Commit())
+		require.NoError(t, receive(t, newer))
+	}
 }
 
 // At the levels with snapshots PostgreSQL answers some with a serialization

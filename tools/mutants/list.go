@@ -163,6 +163,11 @@ var mutants = []mutant{
 
 	// The fence.
 	{
+		"fence read and not locked", "fencesql/table.go",
+		"if err != nil || have != fence {", "if true {",
+		"TestFenceBroughtMeanwhileIsLocked",
+	},
+	{
 		"lease not compared", "fence.go",
 		"\n\t\tclientv3.Compare(clientv3.LeaseValue(f.Key), \"=\", f.Lease),", "",
 		"TestTheSameEpochOnAnotherLeaseIsFenced",

@@ -68,6 +68,7 @@ type Options struct {
 	Writes  int    // the run ends when this many have been acknowledged; 10,000 if 0
 	Writers int    // at once; 16 if 0
 	Seed    uint64 // random if 0
+	Spell   int    // about how many writes there are to a term, over all writers; 20 for each writer if 0
 
 	Cut     bool         // let Between ask for a cut now and then
 	Restart func() error // called at a third and at two thirds of the run; nil for never
@@ -156,6 +157,9 @@ func Drive(ctx context.Context, r Resource, o Options) (*History, error) {
 	if o.Writers == 0 {
 		o.Writers = 16
 	}
+	if o.Spell == 0 {
+		o.Spell = 20 * o.Writers
+	}
 	if o.Seed == 0 {
 		o.Seed = rand.Uint64()
 	}
@@ -216,7 +220,7 @@ func (d *run) write(ctx context.Context, id int, rng *rand.Rand) error {
 			return err
 		}
 		switch {
-		case rng.IntN(20*d.options.Writers) == 0: // a new term begins
+		case rng.IntN(d.options.Spell) == 0: // a new term begins
 			fence = d.begin(rng)
 			if sealer, ok := d.resource.(Sealer); ok && rng.IntN(2) == 0 {
 				if err := sealer.Seal(ctx, fence); err == nil {
