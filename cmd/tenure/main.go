@@ -202,13 +202,18 @@ func parse(fs *flag.FlagSet, args []string, key *string, rest int) error {
 	return nil
 }
 
+// open parses args as [parse] does and connects to the cluster that they name.
+func (e *etcd) open(fs *flag.FlagSet, args []string, key *string, rest int) (*clientv3.Client, error) {
+	if err := parse(fs, args, key, rest); err != nil {
+		return nil, err
+	}
+	return e.client()
+}
+
 func status(ctx context.Context, args []string, stdout io.Writer) error {
 	fs, e, key := flagSet("status")
 	asJSON := fs.Bool("json", false, "print JSON")
-	if err := parse(fs, args, key, 0); err != nil {
-		return err
-	}
-	client, err := e.client()
+	client, err := e.open(fs, args, key, 0)
 	if err != nil {
 		return err
 	}
@@ -225,10 +230,7 @@ func status(ctx context.Context, args []string, stdout io.Writer) error {
 func watch(ctx context.Context, args []string, stdout io.Writer) error {
 	fs, e, key := flagSet("watch")
 	asJSON := fs.Bool("json", false, "print a line of JSON for each change")
-	if err := parse(fs, args, key, 0); err != nil {
-		return err
-	}
-	client, err := e.client()
+	client, err := e.open(fs, args, key, 0)
 	if err != nil {
 		return err
 	}
@@ -281,10 +283,7 @@ func evict(ctx context.Context, args []string, stdout io.Writer) error {
 	fs, e, key := flagSet("evict")
 	force := fs.Bool("force", false, "delete the key if the leader has not gone after -patience")
 	patience := fs.Duration("patience", 0, "how long to wait before -force, or at all; 0: the library's default")
-	if err := parse(fs, args, key, 0); err != nil {
-		return err
-	}
-	client, err := e.client()
+	client, err := e.open(fs, args, key, 0)
 	if err != nil {
 		return err
 	}

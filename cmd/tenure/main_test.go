@@ -215,6 +215,29 @@ func TestLossCampaignsAgainUnlessOnce(t *testing.T) {
 	require.Contains(t, out.String(), "key deleted")
 }
 
+// Asked to go, it lets the command stop in order, and campaigns again or, with
+// -once, says why it has ended.
+func TestEvictedWrapperCampaignsAgainUnlessOnce(t *testing.T) {
+	c := etcdtest.StartCluster(t, 1)
+	b := newBeats(t)
+	start(t, c, append([]string{"run", "-ttl", "2s", "--"}, b.script(`echo $TENURE_EPOCH >> `+string(b)+`.epochs;`)...)...)
+	b.await(t)
+	cmd, out := start(t, c, "evict")
+	require.Zero(t, exitOf(t, cmd), out)
+	require.Eventually(t, func() bool {
+		data, _ := os.ReadFile(string(b) + ".epochs")
+		return bytes.Count(data, []byte("\n")) == 2
+	}, limit, 20*time.Millisecond, "it has not started the command again")
+
+	other := newBeats(t)
+	once, out := start(t, c, append([]string{"run", "-once", "-key", "/other", "--"}, other.script("")...)...)
+	other.await(t)
+	cmd, answer := start(t, c, "evict", "-key", "/other")
+	require.Zero(t, exitOf(t, cmd), answer)
+	require.Equal(t, statusFenced, exitOf(t, once), out)
+	require.Contains(t, out.String(), "evicted")
+}
+
 func TestEvictStatusWatchPutDel(t *testing.T) {
 	c := etcdtest.StartCluster(t, 1)
 	cmd, out := start(t, c, "status")

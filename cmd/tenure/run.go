@@ -58,20 +58,16 @@ func run(ctx context.Context, args []string, _ io.Writer) error {
 			j.grace = elector.Status().TTL / 20
 		}
 		ended, err := j.run(ctx)
-		lost := term.Err()
-		resigned := term.Resign() // the group is gone
+		if resigned := term.Resign(); resigned != nil { // the group is gone
+			_, _ = fmt.Fprintln(os.Stderr, prefixed(resigned))
+		}
 		switch {
-		case ended, err != nil && !errors.Is(err, tenure.ErrTermEnded):
+		case ended, *once, !errors.Is(err, tenure.ErrTermEnded):
 			return err
 		case ctx.Err() != nil:
 			return nil
-		case *once:
-			return lost
 		}
-		if resigned != nil {
-			_, _ = fmt.Fprintln(os.Stderr, prefixed(resigned))
-		}
-		_, _ = fmt.Fprintf(os.Stderr, "%s: campaigning again\n", prefixed(lost))
+		_, _ = fmt.Fprintf(os.Stderr, "%s: campaigning again\n", prefixed(err))
 	}
 }
 
@@ -84,8 +80,9 @@ type job struct {
 }
 
 // run runs the command until it ends by itself, until ctx ends or the term does.
-// In the first case ended is true, and the error that of the command. The
-// command's process group is gone when it returns.
+// In the first case ended is true, and the error that of the command; in the
+// second there is none; in the third it is the reason why the term has ended. The
+// command's process group is gone when run returns.
 func (j *job) run(ctx context.Context) (ended bool, err error) {
 	env, err := fenceenv.Append(os.Environ(), j.term.Fence())
 	if err != nil {
