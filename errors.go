@@ -8,7 +8,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+
+	"github.com/tenure-go/tenure/internal/code"
 )
 
 // Errors that a caller branches on. They come wrapped, so compare with
@@ -135,26 +136,11 @@ func ended(ctx context.Context, trouble error) error {
 	return fmt.Errorf("%w; meanwhile: %w", ctx.Err(), trouble)
 }
 
-// codeOf is the gRPC code of an error of etcd's client. Its own error type does
-// not implement GRPCStatus, so [status.Code] alone would say Unknown.
-func codeOf(err error) codes.Code {
-	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
-		return e.Code()
-	}
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		return codes.DeadlineExceeded
-	case errors.Is(err, context.Canceled):
-		return codes.Canceled
-	}
-	return status.Code(err)
-}
-
 // permanent reports whether a request will fail in the same way for ever.
 // Everything else heals, or may: lost quorum, expired tokens, a full database.
 func permanent(client *clientv3.Client, err error) bool {
-	switch code := codeOf(err); {
-	case code == codes.PermissionDenied, code == codes.Unimplemented:
+	switch c := code.Of(err); {
+	case c == codes.PermissionDenied, c == codes.Unimplemented:
 		return true
 	case errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrUserEmpty):
 		return true
@@ -171,7 +157,7 @@ func permanent(client *clientv3.Client, err error) bool {
 // Canceled and DeadlineExceeded may come from the server, whatever our context
 // says.
 func ambiguous(err error) bool {
-	switch codeOf(err) {
+	switch code.Of(err) {
 	case codes.InvalidArgument, codes.NotFound, codes.PermissionDenied, codes.Unauthenticated,
 		codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented:
 		return false

@@ -16,6 +16,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/tenure-go/tenure/internal/code"
 )
 
 // What an error of etcd says about a request.
@@ -109,10 +111,10 @@ var etcdErrors = map[string]struct {
 // E01 to E06. Each error, as the client hands it out and wrapped as it is here.
 func TestErrorsOfEtcdAreClassified(t *testing.T) {
 	client := clientv3.NewCtxClient(t.Context())
-	check := func(t *testing.T, err error, code codes.Code, want verdict) {
+	check := func(t *testing.T, err error, wantCode codes.Code, want verdict) {
 		t.Helper()
 		for _, err := range []error{err, fmt.Errorf("read: %w", err)} {
-			require.Equal(t, code, codeOf(err), "codeOf")
+			require.Equal(t, wantCode, code.Of(err), "code.Of")
 			require.Equal(t, want == hopeless, permanent(client, err), "permanent")
 			require.Equal(t, want == unknown, ambiguous(err), "ambiguous")
 		}

@@ -16,6 +16,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
+
+	"github.com/tenure-go/tenure/internal/code"
 )
 
 // Lease is etcd's promise to delete our keys unless we renew within the TTL. It
@@ -432,7 +434,7 @@ func (l *Lease) keep(ctx context.Context, gen *generation) {
 			l.kill(gen, LeaseExpired.because(err))
 			return
 		case permanent(l.client, err):
-			if codeOf(err) == codes.Unimplemented {
+			if code.Of(err) == codes.Unimplemented {
 				l.fail(err) // nor would the next lease be renewed
 			}
 			l.kill(gen, RenewalRefused.because(err))

@@ -20,10 +20,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	"google.golang.org/grpc/status"
-
 	"github.com/tenure-go/tenure"
+	"github.com/tenure-go/tenure/internal/code"
 )
 
 // Collector is a [prometheus.Collector]. It learns through hooks and through the
@@ -79,7 +77,7 @@ func New() *Collector {
 		expiring:   counter("expiring_total", "How often the validity of a term was running out."),
 		overstayed: counter("overstayed_total", "How often work went on for StopTimeout after its context had ended."),
 		vacancy:    counter("vacancy_seconds_total", "For how long this process saw that nobody held the election."),
-		writes:     counter("writes_total", "Guarded writes, by outcome: accepted, fenced, ended, unknown, failed.", "outcome"),
+		writes:     counter("writes_total", "Guarded requests, transactions that only read among them, by outcome: accepted, fenced, ended, unknown, failed.", "outcome"),
 
 		elections: make(map[string]*election),
 	}
@@ -145,7 +143,7 @@ func (c *Collector) renewed(name string, latency time.Duration, err error) {
 	counted := "true"
 	if err != nil {
 		counted = "false"
-		c.failures.WithLabelValues(name, codeOf(err)).Inc()
+		c.failures.WithLabelValues(name, code.Of(err).String()).Inc()
 	}
 	c.renewals.WithLabelValues(name, counted).Observe(latency.Seconds())
 }
@@ -256,20 +254,6 @@ func (c *Collector) vectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		c.renewals, c.failures, c.started, c.ended, c.stopping, c.expiring, c.overstayed, c.vacancy, c.writes,
 	}
-}
-
-// codeOf is the gRPC code of an error of etcd's client, as text.
-func codeOf(err error) string {
-	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
-		return e.Code().String()
-	}
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		return "DeadlineExceeded"
-	case errors.Is(err, context.Canceled):
-		return "Canceled"
-	}
-	return status.Code(err).String()
 }
 
 // KV returns kv, which [tenure.Term.KV] or [tenure.Fence.KV] has made, with its
