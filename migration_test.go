@@ -2,6 +2,7 @@ package tenure_test
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,16 +21,20 @@ func both(ctx context.Context, old *concurrency.Election, elector *tenure.Electo
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { // the old session's end ends the new term's work, too
+	defer func() { _ = old.Resign(context.WithoutCancel(ctx)) }() // after the new one is given up
+	var watching sync.WaitGroup
+	watching.Go(func() { // the old session's end ends the new term's work, too
+		defer cancel()
 		select {
 		case <-lost:
-			cancel()
 
 		case <-ctx.Done():
 		}
-	}()
-	defer func() { _ = old.Resign(context.WithoutCancel(ctx)) }() // after the new one is given up
-	return elector.Run(ctx, work)
+	})
+	err := elector.Run(ctx, work)
+	cancel()
+	watching.Wait()
+	return err
 }
 
 // A fleet of three changes over from another library, one instance at a time and

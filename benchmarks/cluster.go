@@ -88,6 +88,7 @@ func startCluster(ctx context.Context) (*cluster, error) {
 	for i := range 3 {
 		ports, err := freePorts(2)
 		if err != nil {
+			c.stop()
 			return nil, err
 		}
 		m := memberConfig{
@@ -102,6 +103,7 @@ func startCluster(ctx context.Context) (*cluster, error) {
 		m.Initial = strings.Join(initial, ",")
 		text, err := json.Marshal(m)
 		if err != nil {
+			c.stop()
 			return nil, err
 		}
 		cmd := exec.Command(self) //nolint:gosec,noctx // this very program; stop ends it

@@ -37,7 +37,7 @@ func cut(ctx context.Context, c *config) error {
 	c.report.add(over)
 	type setting struct{ ttl, rounds int }
 	settings := []setting{{3, 100}, {10, 100}}
-	if c.short || c.mutants {
+	if c.short {
 		settings = []setting{{3, 20}}
 	}
 	for _, s := range settings {
@@ -45,7 +45,7 @@ func cut(ctx context.Context, c *config) error {
 		for done := 0; done < s.rounds; done += 20 {
 			for _, i := range rand.Perm(len(variants)) {
 				v := variants[i]
-				if c.mutants && v.name != ours {
+				if c.alone && v.name != ours {
 					continue
 				}
 				var round sync.WaitGroup
@@ -103,6 +103,12 @@ func cutOff(ctx context.Context, c *config, v variant, ttl int) (r cutting) {
 	}
 	defer p.close()
 	key := c.cluster.key("cut")
+	var leader contender
+	defer func() {
+		if leader != nil {
+			_ = leader.close() // after its client, which nobody would answer
+		}
+	}()
 	var clients []*clientv3.Client
 	defer func() {
 		for _, client := range clients {
@@ -116,8 +122,7 @@ func cutOff(ctx context.Context, c *config, v variant, ttl int) (r cutting) {
 		}
 		clients = append(clients, client)
 	}
-	leader, err := v.open(clients[0], key, ttl)
-	if err != nil {
+	if leader, err = v.open(clients[0], key, ttl); err != nil {
 		return cutting{err: err}
 	}
 	follower, err := v.open(clients[1], key, ttl)

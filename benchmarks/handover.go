@@ -138,8 +138,8 @@ func handover(ctx context.Context, c *config) error {
 	return nil
 }
 
-// handOvers runs rounds of all variants, mixed, and drops the first tenth, in
-// which clients warm up.
+// handOvers runs rounds of all variants, mixed. As many as a fifth of them come
+// before, in which clients warm up, and are dropped.
 func handOvers(ctx context.Context, c *config, section string, n, clients, rounds int) (map[string]sample, error) {
 	groups := make([]*group, 0, len(variants))
 	defer func() {

@@ -31,7 +31,7 @@ import (
 // config is what the sections are told.
 type config struct {
 	short   bool
-	mutants bool
+	alone   bool
 	cluster *cluster
 	report  *report
 }
@@ -82,7 +82,7 @@ func run(ctx context.Context) error {
 	only := flag.String("only", "", "run only these sections, of "+strings.Join(names, ","))
 	endpoints := flag.String("endpoints", "", "client URLs of a cluster to use, separated by commas; default: one of our own")
 	out := flag.String("out", "", "folder for results.md, results.json and the charts; default: only print")
-	mutants := flag.Bool("mutants", false, "the library under test is broken on purpose: report two leaders, do not fail")
+	alone := flag.Bool("alone", false, "leave the peers out where a section does not need them: cut")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
@@ -96,7 +96,7 @@ func run(ctx context.Context) error {
 			}
 		}
 	}
-	c := &config{short: *short, mutants: *mutants, report: &report{Started: time.Now().UTC(), Machine: machine()}}
+	c := &config{short: *short, alone: *alone, report: &report{Started: time.Now().UTC(), Machine: machine()}}
 	if *endpoints != "" {
 		c.cluster = &cluster{endpoints: strings.Split(*endpoints, ",")}
 	} else {

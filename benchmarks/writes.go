@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -14,22 +15,32 @@ import (
 	"github.com/tenure-go/tenure"
 )
 
+// lead begins a term, on a client of its own, that lasts until leave is called.
+func lead(ctx context.Context, c *config, section string) (client *clientv3.Client, term *tenure.Term, leave func(), err error) {
+	client, err = c.cluster.client(nil)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	e, err := tenure.New(client, c.cluster.key(section), &tenure.Options{TTL: time.Minute})
+	if err == nil {
+		term, err = e.Campaign(ctx)
+	}
+	if err != nil {
+		return nil, nil, nil, errors.Join(err, client.Close())
+	}
+	return client, term, func() {
+		_ = term.Resign()
+		_ = client.Close()
+	}, nil
+}
+
 // writes compares guarded writes with plain ones.
 func writes(ctx context.Context, c *config) error {
-	client, err := c.cluster.client(nil)
+	client, term, leave, err := lead(ctx, c, "writes")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = client.Close() }()
-	e, err := tenure.New(client, c.cluster.key("writes"), &tenure.Options{TTL: time.Minute})
-	if err != nil {
-		return err
-	}
-	term, err := e.Campaign(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = term.Resign() }()
+	defer leave()
 	plain, guarded := clientv3.NewKV(client), term.KV(client)
 
 	kinds := []struct {
@@ -158,20 +169,11 @@ func writeFor(d time.Duration, n int, do func(key string) error) (sample, error)
 
 // check measures the two checks that take no round trip.
 func check(ctx context.Context, c *config) error {
-	client, err := c.cluster.client(nil)
+	_, term, leave, err := lead(ctx, c, "check")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = client.Close() }()
-	e, err := tenure.New(client, c.cluster.key("check"), &tenure.Options{TTL: time.Minute})
-	if err != nil {
-		return err
-	}
-	term, err := e.Campaign(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = term.Resign() }()
+	defer leave()
 	gate := tenure.NewGate(term.Fence().Key)
 	t := &table{
 		Name: "check", Title: "Checks without a round trip", Columns: []string{"a call", "allocations", "of time.Now()"},

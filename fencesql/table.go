@@ -91,9 +91,9 @@ func (t *Table) Create(ctx context.Context, db *sql.DB) error {
 // resource, before the first read that it relies on.
 //
 //   - If the resource has accepted this fence before, Check takes a share lock
-//     until tx ends, in one statement (on MySQL in two). Transactions of one term run side by side.
-//     Check waits only for a transaction that brings a newer term, or that was
-//     the first of this one.
+//     until tx ends, in one statement (on MySQL in two). Transactions of one term
+//     run side by side. Check waits only for a transaction that brings a newer
+//     term, or that was the first of this one.
 //   - If fence is of a later term, tx brings it. Check waits for the
 //     transactions of older terms to end and shuts out others from this moment;
 //     older ones that come meanwhile wait for tx to end. If tx is rolled back,
@@ -256,18 +256,14 @@ func (t *Table) Seal(ctx context.Context, db *sql.DB, resource string, fence ten
 
 // Memory keeps the highest epoch that a gate has seen in the table, under the
 // election's key as the name of the resource.
-func (t *Table) Memory(db *sql.DB) *Memory { return &Memory{table: t, db: db} }
+func (t *Table) Memory(db *sql.DB) tenure.GateMemory { return memory{table: t, db: db} }
 
-// Memory is what a gate remembers over a restart. Its method may be called
-// concurrently.
-type Memory struct {
+type memory struct {
 	table *Table
 	db    *sql.DB
 }
 
-// Seal is [Table.Seal]: it raises what is remembered to fence, or returns
-// [tenure.ErrFenced] if that is higher, or the same epoch on another lease.
-func (m *Memory) Seal(ctx context.Context, fence tenure.Fence) error {
+func (m memory) Seal(ctx context.Context, fence tenure.Fence) error {
 	return m.table.Seal(ctx, m.db, fence.Key, fence)
 }
 

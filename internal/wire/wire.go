@@ -12,9 +12,9 @@ import (
 	"github.com/tenure-go/tenure"
 )
 
-// MaxText is how long the text form of a fence may be on the wire: proxies
+// maxText is how long the text form of a fence may be on the wire: proxies
 // commonly refuse a header line of more than 8 KiB.
-const MaxText = 4 << 10
+const maxText = 4 << 10
 
 // Format returns the text form of fence.
 func Format(fence tenure.Fence) (string, error) {
@@ -22,8 +22,8 @@ func Format(fence tenure.Fence) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if len(text) > MaxText {
-		return "", fmt.Errorf("tenure: the text form of the fence takes %d bytes: it must be at most %d to be sent, so Fence.Key is too long", len(text), MaxText)
+	if len(text) > maxText {
+		return "", fmt.Errorf("tenure: the text form of the fence takes %d bytes: it must be at most %d to be sent, so Fence.Key is too long", len(text), maxText)
 	}
 	return string(text), nil
 }
@@ -32,8 +32,8 @@ func Format(fence tenure.Fence) (string, error) {
 // and backslashes, with an epoch and a lease that have no sign, no leading zero
 // and no capital letter.
 func Parse(text string) (tenure.Fence, error) {
-	if len(text) > MaxText {
-		return tenure.Fence{}, fmt.Errorf("tenure: the fence takes %d bytes: it must be at most %d", len(text), MaxText)
+	if len(text) > maxText {
+		return tenure.Fence{}, fmt.Errorf("tenure: the fence takes %d bytes: it must be at most %d", len(text), maxText)
 	}
 	for i := range len(text) {
 		if c := text[i]; c <= ' ' || c >= 0x7f || c == '"' || c == '\\' {

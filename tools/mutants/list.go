@@ -15,6 +15,11 @@ var mutants = []mutant{
 		"TestMarginAndGrantedTTL|TestTermEndsBeforeTheKeyVanishes",
 	},
 	{
+		"deadline counted from the answer, in real time", "lease.go",
+		"return l.extend(gen, sent.add(", "return l.extend(gen, l.clocks().add(",
+		cut,
+	},
+	{
 		"margin of the grant dropped", "lease.go",
 		"limit := sent.add(gen.ttl - gen.margin)", "limit := sent.add(gen.ttl)",
 		"TestMarginAndGrantedTTL",

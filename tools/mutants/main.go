@@ -31,6 +31,10 @@ type mutant struct {
 	test     string // the pattern for -run of the test that turns red
 }
 
+// cut stands for a test: the rounds of benchmarks/ in which the leader's client
+// is cut off, against a cluster of real processes.
+const cut = "benchmarks, section cut"
+
 // testTimeout is generous: a mutant may well make a test hang.
 const testTimeout = 2 * time.Minute
 
@@ -110,6 +114,9 @@ func (m mutant) try(ctx context.Context, dir string) (verdict, detail string) {
 	}
 	defer os.WriteFile(path, source, 0o600) //nolint:errcheck // the copy is thrown away
 
+	if m.test == cut {
+		return m.cut(ctx, dir)
+	}
 	binary := filepath.Join(dir, "mutant.test")
 	out, err := command(ctx, dir, "go", "test", "-c", "-o", binary, "./"+filepath.Dir(m.file))
 	if err != nil {
@@ -126,6 +133,20 @@ func (m mutant) try(ctx context.Context, dir string) (verdict, detail string) {
 	}
 }
 
+// cut runs the rounds until two have led at once, or three times in vain.
+func (m mutant) cut(ctx context.Context, dir string) (verdict, detail string) {
+	for range 3 {
+		out, err := command(ctx, filepath.Join(dir, "benchmarks"), "go", "run", ".", "-only", "cut", "-short", "-alone")
+		switch {
+		case strings.Contains(out, "two led at once"):
+			return "killed", ""
+		case err != nil:
+			return "broken", tail(out)
+		}
+	}
+	return "SURVIVED", ""
+}
+
 func command(ctx context.Context, dir, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, testTimeout+time.Minute)
 	defer cancel()
@@ -140,7 +161,7 @@ func tail(out string) string {
 	return strings.Join(lines[max(0, len(lines)-15):], "\n")
 }
 
-// copyTree copies the Go files of the root module, which is all that is needed.
+// copyTree copies the root module and the benchmarks, which is all that is needed.
 func copyTree(from, to string) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -151,7 +172,7 @@ func copyTree(from, to string) error {
 			return err
 		}
 		if d.IsDir() {
-			if rel != "." && (strings.HasPrefix(d.Name(), ".") || exists(filepath.Join(path, "go.mod"))) {
+			if rel != "." && rel != "benchmarks" && (strings.HasPrefix(d.Name(), ".") || exists(filepath.Join(path, "go.mod"))) {
 				return fs.SkipDir // another module
 			}
 			return os.MkdirAll(filepath.Join(to, rel), 0o750)
