@@ -116,6 +116,6 @@ func TestChangingOverARunningFleet(t *testing.T) {
 			stop(i)
 		}
 		require.Zero(t, working.Load())
-		require.Greater(t, terms.Load(), int32(8), "the fleet went on working")
+		require.GreaterOrEqual(t, terms.Load(), int32(5), "one, and one more for each change, which stops the leader of then")
 	})
 }
