@@ -356,10 +356,15 @@ func (r *httpLog) post(ctx context.Context, fence tenure.Fence, path string) err
 	if err != nil {
 		return err
 	}
+	return send(r.client, req, fence)
+}
+
+// send makes a request under fence, and returns what its answer says.
+func send(client *http.Client, req *http.Request, fence tenure.Fence) error {
 	if err := fencehttp.Set(req.Header, fence); err != nil {
 		return err
 	}
-	resp, err := r.client.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return err
 	}
@@ -390,15 +395,23 @@ func serveHTTP(r *register, l net.Listener, gate *tenure.Gate) (stop func()) {
 		defer inside.Done()
 		guarded.ServeHTTP(w, req)
 	})}
+	stopServing := serving(func() error { return server.Serve(l) }, func() { server.Close() })
+	return func() {
+		stopServing()
+		inside.Wait()
+	}
+}
+
+// serving runs serve until stop has told it to end, and waits for that.
+func serving(serve func() error, tell func()) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = server.Serve(l) // it was told to close
+		_ = serve() // says that it was told to
 	}()
 	return func() {
-		server.Close()
+		tell()
 		<-ended
-		inside.Wait()
 	}
 }
 
@@ -448,15 +461,7 @@ func serveGRPC(r *register, l net.Listener, gate *tenure.Gate) (stop func()) {
 			},
 		}},
 	}, nil)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = server.Serve(l) // it was told to stop
-	}()
-	return func() {
-		server.Stop()
-		<-ended
-	}
+	return serving(func() error { return server.Serve(l) }, server.Stop)
 }
 
 func TestGRPC(t *testing.T) {

@@ -225,9 +225,6 @@ func httpWriter(address string) (writer, error) {
 		if err != nil {
 			return err
 		}
-		if err := fencehttp.Set(req.Header, fence); err != nil {
-			return err
-		}
 		go func() { // ends with the request, which closes the body
 			_, err := rest.Write([]byte(value[:1]))
 			middle()
@@ -236,18 +233,7 @@ func httpWriter(address string) (writer, error) {
 			}
 			rest.CloseWithError(err)
 		}()
-		resp, err := client.Do(req)
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		if err := fencehttp.Refused(resp); err != nil {
-			return err
-		}
-		if resp.StatusCode != http.StatusOK {
-			return errors.New(resp.Status)
-		}
-		return nil
+		return send(client, req, fence)
 	}, nil
 }
 
@@ -390,15 +376,7 @@ func serveValueHTTP(c *cell, l net.Listener, gate *tenure.Gate) (stop func()) {
 	mux.Handle("/guarded", fencehttp.Handler(gate, set, nil))
 	mux.Handle("/bare", set)
 	server := &http.Server{Handler: mux}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = server.Serve(l) // it was told to close
-	}()
-	return func() {
-		server.Close()
-		<-ended
-	}
+	return serving(func() error { return server.Serve(l) }, func() { server.Close() })
 }
 
 func serveValueGRPC(c *cell, l net.Listener, gate *tenure.Gate) (stop func()) {
@@ -429,15 +407,7 @@ func serveValueGRPC(c *cell, l net.Listener, gate *tenure.Gate) (stop func()) {
 			Streams:     []grpc.StreamDesc{{StreamName: "Put", ClientStreams: true, Handler: set}},
 		}, nil)
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = server.Serve(l) // it was told to stop
-	}()
-	return func() {
-		server.Stop()
-		<-ended
-	}
+	return serving(func() error { return server.Serve(l) }, server.Stop)
 }
 
 // child is a candidate as the test sees it.
