@@ -140,8 +140,8 @@ func TestSealTellsWhatItKnows(t *testing.T) {
 	}
 }
 
-// Another transaction brings the fence, and commits, between the statement that
-// would have locked the row and the one that looks why it has not. Who is let in
+// F05. Another transaction brings the fence, and commits, between the statement that
+// that would have locked the row and the one that looks why it has not. Who is let in
 // has a lock all the same.
 func TestFenceBroughtMeanwhileIsLocked(t *testing.T) {
 	table, err := fencesql.New(fencesql.PostgreSQL)
