@@ -140,7 +140,7 @@ func TestSealTellsWhatItKnows(t *testing.T) {
 	}
 }
 
-// F05. Another transaction brings the fence, and commits, between the statement that
+// F05. Another transaction brings the fence, and commits, between the statement
 // that would have locked the row and the one that looks why it has not. Who is let in
 // has a lock all the same.
 func TestFenceBroughtMeanwhileIsLocked(t *testing.T) {
