@@ -15,7 +15,7 @@ APART := integration benchmarks tools tools/%
 # What go test is given. PKG and RUN narrow it: make race PKG=. RUN=TestRenew
 PKG ?= ./...
 RUN ?=
-TIMEOUT ?= 5m
+TIMEOUT ?= 15m
 RACE_TIMEOUT ?= 15m
 FUZZTIME ?= 10s
 FLAKY_RUNS ?= 10

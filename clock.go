@@ -4,9 +4,11 @@ import "time"
 
 // instant is one reading of both clocks of this machine. The monotonic clock
 // does not jump but stops while the machine sleeps; the wall clock goes on
-// while it sleeps but can be set. Each limit is kept on both, and whichever
-// clock says "later" counts: so neither a sleep nor a step of the wall clock
-// can prolong a term. A forward step can end one, which is the safe side.
+// while it sleeps but can be set. Each limit is kept on both, and has passed as
+// soon as either clock has reached it: so neither a sleep nor a step of the wall
+// clock alone can prolong a term. A forward step can end one, which is the safe
+// side. Set back across a sleep the wall clock hides the sleep, and in a virtual
+// machine that was paused both clocks have stood still: nothing here can tell.
 type instant struct {
 	mono time.Time // carries a monotonic reading wherever the runtime has one
 	wall time.Time // has none, so that comparisons use the wall clock

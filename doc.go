@@ -69,9 +69,10 @@
 // deposed leader of etcd goes on acknowledging renewals that are worth nothing.
 //
 // The limit is kept on the monotonic clock, which stops while the machine
-// sleeps, and on the wall clock, which can be set; whichever says "later" counts.
-// [Term.Valid] compares at the call. It takes no goroutine to notice that time
-// has passed.
+// sleeps, and on the wall clock, which can be set; the term is over as soon as
+// either has reached its limit. In a virtual machine that was paused both may have
+// stood still: there only the fence protects. [Term.Valid] compares at the call.
+// It takes no goroutine to notice that time has passed.
 //
 // # Fencing
 //

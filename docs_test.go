@@ -3,6 +3,7 @@ package tenure_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -26,7 +27,7 @@ import (
 
 // quickstart is the README's first screen.
 func quickstart(ctx context.Context, client *clientv3.Client, nextJob func(context.Context) (string, error)) error {
-	elector, err := tenure.New(client, "/scheduler/leader", &tenure.Options{TTL: 10 * time.Second})
+	elector, err := tenure.New(client, "/scheduler/leader", &tenure.Options{TTL: 10 * time.Second, Logger: slog.Default()})
 	if err != nil {
 		return err
 	}
@@ -39,7 +40,7 @@ func quickstart(ctx context.Context, client *clientv3.Client, nextJob func(conte
 				return err
 			}
 			if _, err := kv.Put(ctx, job, "done"); err != nil {
-				return err // tenure.ErrFenced once we are replaced: Run campaigns again
+				return err // we were replaced: Run campaigns again; else it ends with this error
 			}
 		}
 	})

@@ -152,7 +152,11 @@ func (e *Elector) lead(ctx context.Context, term *Term, work func(context.Contex
 		if ctx.Err() != nil {
 			return false, ctx.Err()
 		}
-		term.log.Info("the work has returned and its term is over or unknown: campaigning again", "reason", string(reasonOf(lost)), "error", err)
+		level := slog.LevelInfo
+		if err != nil && !errors.Is(err, ErrTermEnded) && !errors.Is(err, ErrFenced) && !errors.Is(err, context.Canceled) {
+			level = slog.LevelWarn // the loss is not what the work tells: nobody else will
+		}
+		term.log.Log(ctx, level, "the work has returned and its term is over or unknown: campaigning again", "reason", string(reasonOf(lost)), "error", err)
 		return true, nil
 	}
 	// Still ours, and returned because it was asked to go, not because the work

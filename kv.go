@@ -17,7 +17,7 @@ import (
 // That needs no clock. The result may be used concurrently, as kv may.
 //
 //   - Put, Delete and the same through Do are guarded flat. [ErrFenced] says
-//     that the guard failed and nothing was written.
+//     that the guard failed and what was refused was not written.
 //   - A transaction is nested inside the guard: its Else runs only if the guard
 //     holds, and its response is what it would have been without one. The guard
 //     takes 2 of the operations that etcd allows in a transaction, which are 128

@@ -62,8 +62,8 @@ type Options struct {
 	Lease *Lease
 
 	// StopTimeout is how long the work may go on after its context has ended
-	// while the lease could still be renewed. Past it the term is renewed no
-	// longer, Hooks.Overstayed is called, and nobody else can win before the
+	// while the lease could still be renewed. After that the term is no longer
+	// renewed, Hooks.Overstayed is called, and nobody else can win before the
 	// lease has run out. Default 30 s; at least 1 ms.
 	StopTimeout time.Duration
 
