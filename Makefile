@@ -115,9 +115,10 @@ examples: ## Build and run every example but the demo (EXAMPLE=name runs one)
 		$(LIMIT) "$$bin" || { echo "examples/$$name: FAILED, exit status $$?"; st=1; }; \
 	done; [ $$n -gt 0 ] || { echo "no such example"; st=1; }; exit $$st
 
-lint: ## gofumpt, go vet, staticcheck and golangci-lint over every module
+lint: ## gofumpt, go vet, staticcheck and golangci-lint over every module; the mutants still apply
 	@st=0; files=$$($(TOOL) gofumpt -l .) || st=1; \
 	[ -z "$$files" ] || { echo "not gofumpt-ed (make fmt):"; echo "$$files"; st=1; }; \
+	go run -C tools/mutants . -check || st=1; \
 	for m in $(MODULES); do \
 		pkgs=$$(cd "$$m" && go list ./... 2>/dev/null) || { (cd "$$m" && go list ./...); st=1; continue; }; \
 		[ -n "$$pkgs" ] || continue; \

@@ -3,6 +3,7 @@
 //
 //	go run -C tools/mutants .              # all of them
 //	go run -C tools/mutants . margin fence # those whose name contains a word
+//	go run -C tools/mutants . -check       # none, but say which no longer apply
 //
 // Each mutant of list.go is applied to a copy of the repository, compiled and
 // tested with the test that has to turn red. A mutant survives if that test
@@ -13,6 +14,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -41,7 +43,16 @@ const testTimeout = 2 * time.Minute
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	survivors, err := run(ctx, os.Args[1:])
+	check := flag.Bool("check", false, "try none, and say which no longer apply")
+	flag.Parse()
+	if *check {
+		if err := checkList("../.."); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	survivors, err := run(ctx, flag.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(2)
@@ -90,6 +101,30 @@ func run(ctx context.Context, words []string) (faults int, err error) {
 	return faults, nil
 }
 
+// checkList returns an error that names every mutant whose text to replace is
+// not where it was.
+func checkList(root string) error {
+	var faults []error
+	for _, m := range mutants {
+		if _, err := m.source(root); err != nil {
+			faults = append(faults, fmt.Errorf("mutant %q: %w", m.name, err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// source returns the file that m changes, as it is.
+func (m mutant) source(root string) (string, error) {
+	source, err := os.ReadFile(filepath.Join(root, m.file))
+	if err != nil {
+		return "", err
+	}
+	if n := strings.Count(string(source), m.old); n != 1 {
+		return "", fmt.Errorf("the text to replace occurs %d times in %s", n, m.file)
+	}
+	return string(source), nil
+}
+
 func chosen(m mutant, words []string) bool {
 	for _, w := range words {
 		if strings.Contains(m.name, w) {
@@ -102,17 +137,14 @@ func chosen(m mutant, words []string) bool {
 // try applies m, runs its test and takes m back.
 func (m mutant) try(ctx context.Context, dir string) (verdict, detail string) {
 	path := filepath.Join(dir, m.file)
-	source, err := os.ReadFile(path)
+	source, err := m.source(dir)
 	if err != nil {
 		return "broken", err.Error()
 	}
-	if n := strings.Count(string(source), m.old); n != 1 {
-		return "broken", fmt.Sprintf("the text to replace occurs %d times in %s", n, m.file)
-	}
-	if err := os.WriteFile(path, []byte(strings.Replace(string(source), m.old, m.new, 1)), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(strings.Replace(source, m.old, m.new, 1)), 0o600); err != nil {
 		return "broken", err.Error()
 	}
-	defer os.WriteFile(path, source, 0o600) //nolint:errcheck // the copy is thrown away
+	defer os.WriteFile(path, []byte(source), 0o600) //nolint:errcheck // the copy is thrown away
 
 	if m.test == cut {
 		return m.cut(ctx, dir)
