@@ -353,8 +353,8 @@ var mutants = []mutant{
 	},
 	{
 		"failed precondition taken for hopeless", "errors.go",
-		"case code == codes.PermissionDenied, code",
-		"case code == codes.PermissionDenied, code == codes.FailedPrecondition, code",
+		"case c == codes.PermissionDenied, c",
+		"case c == codes.PermissionDenied, c == codes.FailedPrecondition, c",
 		"TestRunSurvivesErrorsThatHeal|TestErrorsOfEtcdAreClassified",
 	},
 	{
@@ -365,8 +365,8 @@ var mutants = []mutant{
 	},
 	{
 		"permission denied taken for healing", "errors.go",
-		"case code == codes.PermissionDenied, code",
-		"case code",
+		"case c == codes.PermissionDenied, c",
+		"case c",
 		"TestRunEndsWithErrorsThatCannotHeal|TestErrorsOfEtcdAreClassified",
 	},
 	{
@@ -562,10 +562,9 @@ var mutants = []mutant{
 		"TestLeaderOfNamesTheLeader",
 	},
 	{
-		"code of etcd errors unknown", "errors.go",
-		"\tif e, ok := errors.AsType[rpctypes.EtcdError](err); ok {\n\t\treturn e.Code()\n\t}\n",
-		"",
-		"TestErrorsOfEtcdAreClassified",
+		"code of etcd errors unknown", "internal/code/code.go",
+		"errors.AsType[rpctypes.EtcdError](err); ok {", "errors.AsType[rpctypes.EtcdError](err); ok && false {",
+		"TestOf",
 	},
 	{
 		"dependency added", "epoch.go",
