@@ -178,6 +178,13 @@ func (t *Transport) tell(st tenure.Status, err error) {
 // same reports whether two leaders are the same one at the same place.
 func same(a, b tenure.Leader) bool { return a.Fence == b.Fence && a.Address == b.Address }
 
+// The pauses between two attempts at the same leader. The watch may tell of a
+// leader a moment before that one has heard of it by itself, so the first is short.
+const (
+	shortest = 5 * time.Millisecond
+	longest  = time.Second
+)
+
 // RoundTrip sends a request to the leader and returns its answer.
 //
 // While nobody leads, or it is not known who, it waits until the request's context
@@ -219,7 +226,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	var tried *news
 	var failure error // of the last attempt
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+	for pause := shortest; ; pause = min(2*pause, longest) {
 		n, err := t.leader(req.Context(), tried, failure, pause)
 		if err != nil {
 			return nil, err
@@ -230,7 +237,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			return resp, err
 		}
 		if tried != nil && tried.reign != n.reign {
-			pause = 25 * time.Millisecond
+			pause = shortest / 2
 		}
 		tried, failure = n, again.cause
 	}
