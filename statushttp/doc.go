@@ -24,7 +24,7 @@
 //	election     its key
 //	state        idle, vacant, led, leading, unreachable or rolled back
 //	since        when that began
-//	seen         when etcd was heard last; null: never
+//	seen         when etcd was heard last; null while it is not asked
 //	ttl_seconds  that etcd has granted; 0: no lease
 //	error        the last trouble; absent: none
 //	overstayed   the work of a term has not stopped in time

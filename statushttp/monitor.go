@@ -145,7 +145,7 @@ type status struct {
 	Election   string       `json:"election"`           // its key
 	State      string       `json:"state"`              // of [tenure.Status], and so on
 	Since      time.Time    `json:"since"`
-	Seen       *time.Time   `json:"seen"` // null: never
+	Seen       *time.Time   `json:"seen"` // null: not asked
 	TTLSeconds float64      `json:"ttl_seconds"`
 	Error      string       `json:"error,omitempty"`
 	Overstayed bool         `json:"overstayed"` // work has not stopped in time, and no other term has started since

@@ -268,7 +268,7 @@ func TestPageFollowsTheElector(t *testing.T) {
 		require.Empty(t, got.Renewals)
 		require.Len(t, got.Terms, 1)
 		require.Nil(t, got.Terms[0].Ended)
-		time.Sleep(time.Hour)
+		time.Sleep(time.Minute)
 		got = statusOf(t, page)
 		require.Len(t, got.Renewals, 10)
 		require.True(t, got.Renewals[0].Counted)
@@ -294,8 +294,10 @@ func TestPageFollowsTheElector(t *testing.T) {
 		require.Zero(t, got.Refusals.Count)
 
 		// A write that is fenced ends a term; others are told.
+		last := n.elector.Term()
 		_, err := s.Admin().Delete(t.Context(), key)
 		require.NoError(t, err)
+		etcdtest.Await(t, limit, "Done", last.Context().Done())
 		n.Refused(fmt.Errorf("at the gate: %w", tenure.ErrFenced))
 		n.Refused(context.Canceled)
 		n.is(t, tenure.Leading)
@@ -397,7 +399,7 @@ func TestPageShowsEveryState(t *testing.T) {
 		shows(`class="unreachable"`, `id="error"`, `<span class="bad">no: `)
 		n.stop()
 		synctest.Wait()
-		shows(`>idle</div>`, "resigned")
+		shows(`>idle</div>`, ">evicted</td>")
 	})
 }
 
