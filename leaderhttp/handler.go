@@ -50,10 +50,11 @@ type Options struct {
 // request. To local, a request's context also ends with the term's, with the same
 // cause: the request is work of the term. [TermFromContext] returns the term.
 // When local returns and the term is not valid any more, the answer is cut off as
-// by [http.ErrAbortHandler], and what is still buffered of it is never sent: the
-// client cannot take for the leader's word what somebody else may have changed
-// since. For answers of a few kilobytes that makes every one of them a lease read;
-// larger ones and those that are flushed are cut off in the middle.
+// by [http.ErrAbortHandler]: the client shall not take for the leader's word what
+// somebody else may have changed since. An answer of up to 2 KiB that is not flushed
+// is buffered until then and never sent, which makes it a lease read. Of what is
+// larger, or flushed, some or all may be gone: before it begins such an answer, and
+// after it has read what it tells, local asks [tenure.Term.Valid] itself.
 //
 // It knows only what elector does, so the elector has to campaign. During an
 // outage of etcd it goes on with the leader that was known last.

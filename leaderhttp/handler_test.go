@@ -441,6 +441,36 @@ func elector(t testing.TB, c *etcdtest.Client, address string, ttl time.Duration
 	return e
 }
 
+// A follower that does not hear etcd refuses what is meant for the leader until the
+// term that it may have missed is over.
+func TestRetryAfterOfWhoDoesNotHearEtcd(t *testing.T) {
+	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
+		leader, c := elector(t, s.Client(), "first:80", 10*time.Second), s.Client()
+		run(t, leader)
+		etcdtest.Eventually(t, limit, "Term()", true, func() bool { return leader.Term() != nil })
+		e := elector(t, c, "second:80", 10*time.Second)
+		run(t, e)
+		etcdtest.Eventually(t, limit, "State", tenure.Led, func() tenure.State { return e.Status().State })
+		h := leaderhttp.Proxy(e, never(t), nil)
+		refused := func() string {
+			resp := ask(h, marked(t, fmt.Sprintf(`"%d:%%2Fapp%%2Fleader"`, leader.Term().Epoch())))
+			require.Equal(t, "not-leading", first1(kind(t, resp)))
+			return resp.Header.Get("Retry-After")
+		}
+		time.Sleep(time.Minute)
+		require.Equal(t, "1", refused(), "it knows who leads")
+		c.Link.Cut()
+		etcdtest.Eventually(t, limit, "State", tenure.Unreachable, func() tenure.State { return e.Status().State })
+		st := e.Status()
+		require.Equal(t, 10*time.Second, st.TTL)
+		want := int((time.Until(st.Seen.Add(10*time.Second)) + time.Second - 1) / time.Second)
+		require.Greater(t, want, 1)
+		require.Equal(t, fmt.Sprint(want), refused())
+		time.Sleep(10 * time.Second)
+		require.Equal(t, "1", refused())
+	})
+}
+
 // Nobody leads, and this candidate must wait a little.
 func TestVacancy(t *testing.T) {
 	each(t, func(t *testing.T, handler func(*tenure.Elector, http.Handler, *leaderhttp.Options) http.Handler) {
