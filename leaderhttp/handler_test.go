@@ -398,6 +398,12 @@ func TestRetryAfterIsTheTimeThatIsLeft(t *testing.T) {
 		require.Equal(t, "leader-unreachable", first1(kind(t, ask(h, httptest.NewRequestWithContext(short, http.MethodGet, "/", nil)))))
 		n.swallow("first:80", false)
 
+		// Neither does a failure that is over.
+		stop()
+		require.Equal(t, "10", get().Header.Get("Retry-After"))
+		stop = n.serve("first:80", leaderhttp.Proxy(lead, says("first"), nil))
+		require.Equal(t, "first", read(t, get()))
+
 		time.Sleep(5 * time.Second)
 		first.Link.Cut()
 		stop()
@@ -508,6 +514,10 @@ func TestStreamsPassTheProxy(t *testing.T) {
 				return
 			}
 			w.Header().Set("Content-Type", "text/event-stream")
+			if r.URL.Path == "/sized" {
+				w.Header().Set("Content-Type", "text/plain")
+				w.Header().Set("Content-Length", "27")
+			}
 			for i := range 3 {
 				if i > 0 {
 					time.Sleep(time.Second)
@@ -519,19 +529,21 @@ func TestStreamsPassTheProxy(t *testing.T) {
 		n.serve("lead:80", leaderhttp.Proxy(lead, app, nil))
 		n.serve("standby:80", leaderhttp.Proxy(standby, never(t), &leaderhttp.Options{Transport: n.transport()}))
 
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://standby:80/", nil)
-		require.NoError(t, err)
-		began := time.Now()
-		resp, err := n.transport().RoundTrip(req)
-		require.NoError(t, err)
-		lines := bufio.NewScanner(resp.Body)
-		for i := range 3 {
-			require.True(t, lines.Scan())
-			require.Equal(t, fmt.Sprintf("data: %d", i), lines.Text())
-			require.Equal(t, time.Duration(i)*time.Second, time.Since(began))
-			require.True(t, lines.Scan())
+		for _, path := range []string{"/", "/sized"} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://standby:80"+path, nil)
+			require.NoError(t, err)
+			began := time.Now()
+			resp, err := n.transport().RoundTrip(req)
+			require.NoError(t, err)
+			lines := bufio.NewScanner(resp.Body)
+			for i := range 3 {
+				require.True(t, lines.Scan())
+				require.Equal(t, fmt.Sprintf("data: %d", i), lines.Text())
+				require.Equal(t, time.Duration(i)*time.Second, time.Since(began))
+				require.True(t, lines.Scan())
+			}
+			require.NoError(t, resp.Body.Close())
 		}
-		require.NoError(t, resp.Body.Close())
 
 		conn, err := n.dial(t.Context(), "tcp", "standby:80")
 		require.NoError(t, err)
@@ -539,7 +551,7 @@ func TestStreamsPassTheProxy(t *testing.T) {
 		_, err = io.WriteString(conn, "GET /echo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 		require.NoError(t, err)
 		r := bufio.NewReader(conn)
-		resp, err = http.ReadResponse(r, nil)
+		resp, err := http.ReadResponse(r, nil)
 		require.NoError(t, err)
 		require.Equal(t, http.StatusSwitchingProtocols, resp.StatusCode)
 		for _, word := range []string{"hello", "again"} {

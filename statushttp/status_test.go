@@ -324,52 +324,54 @@ var policyStyle = regexp.MustCompile(`style-src 'sha256-([^']+)'`)
 
 // What others have published is text on the page, whatever it looks like.
 func TestPageEscapesWhatOthersPublish(t *testing.T) {
-	evil := `"'><script>alert(1)</script><img src=x onerror=alert(2)>{{.}}`
-	election := tenuretest.NewElection(evil)
-	term := election.Grant(&tenure.Options{Identity: evil, Address: "javascript:" + evil, Metadata: map[string]string{evil: evil}})
-	defer func() { require.NoError(t, term.Resign()) }()
-	m := statushttp.New(evil)
-	hooks := m.Hooks(nil)
-	e, err := election.Elector(&tenure.Options{Hooks: hooks})
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- e.Run(ctx, func(context.Context, *tenure.Term) error { return nil }) }()
-	defer func() {
-		cancel()
-		<-done
-	}()
-	require.Eventually(t, func() bool { return e.Status().State == tenure.Led }, limit, time.Millisecond)
-	hooks.Renewed(time.Second, errors.New(evil))
-	hooks.TermStarted(term)
-	hooks.TermEnded(term, fmt.Errorf("%w: %s", tenure.Fenced, evil))
+	synctest.Test(t, func(t *testing.T) {
+		evil := `"'><script>alert(1)</script><img src=x onerror=alert(2)>{{.}}`
+		election := tenuretest.NewElection(evil)
+		term := election.Grant(&tenure.Options{Identity: evil, Address: "javascript:" + evil, Metadata: map[string]string{evil: evil}})
+		defer func() { require.NoError(t, term.Resign()) }()
+		m := statushttp.New(evil)
+		hooks := m.Hooks(nil)
+		e, err := election.Elector(&tenure.Options{Hooks: hooks})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- e.Run(ctx, func(context.Context, *tenure.Term) error { return nil }) }()
+		defer func() {
+			cancel()
+			<-done
+		}()
+		synctest.Wait()
+		hooks.Renewed(time.Second, errors.New(evil))
+		hooks.TermStarted(term)
+		hooks.TermEnded(term, fmt.Errorf("%w: %s", tenure.Fenced, evil))
 
-	resp := get(m.Page(e), "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8")
-	require.Equal(t, "text/html; charset=utf-8", resp.Header.Get("Content-Type"))
-	body := read(t, resp)
-	lower := strings.ToLower(body)
-	for _, no := range []string{"<script", "<img", "<a ", "href", "src=", "@import", "url("} {
-		require.NotContains(t, strings.ReplaceAll(lower, strings.ToLower(html.EscapeString(evil)), ""), no)
-	}
-	require.Equal(t, 10, strings.Count(html.UnescapeString(body), evil), "title, heading, this process, leader, address, name and value, cause of the end, failed renewal, change")
-	style, _, _ := strings.Cut(body[strings.Index(body, "<style>")+len("<style>"):], "</style>")
-	sum := sha256.Sum256([]byte(style))
-	policy := resp.Header.Get("Content-Security-Policy")
-	require.Equal(t, base64.StdEncoding.EncodeToString(sum[:]), policyStyle.FindStringSubmatch(policy)[1])
-	require.True(t, strings.HasPrefix(policy, "default-src 'none'; "))
-	for _, yes := range []string{`<meta name="viewport"`, `<meta http-equiv="refresh" content="2">`, `<div id="state" class="led">led</div>`, "lease"} {
-		require.Contains(t, body, yes)
-	}
-	require.Equal(t, "no-store", resp.Header.Get("Cache-Control"))
-	require.Equal(t, "nosniff", resp.Header.Get("X-Content-Type-Options"))
-	require.Equal(t, "Accept", resp.Header.Get("Vary"))
+		resp := get(m.Page(e), "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8")
+		require.Equal(t, "text/html; charset=utf-8", resp.Header.Get("Content-Type"))
+		body := read(t, resp)
+		lower := strings.ToLower(body)
+		for _, no := range []string{"<script", "<img", "<a ", "href", "src=", "@import", "url("} {
+			require.NotContains(t, strings.ReplaceAll(lower, strings.ToLower(html.EscapeString(evil)), ""), no)
+		}
+		require.Equal(t, 10, strings.Count(html.UnescapeString(body), evil), "title, heading, this process, leader, address, name and value, cause of the end, failed renewal, change")
+		style, _, _ := strings.Cut(body[strings.Index(body, "<style>")+len("<style>"):], "</style>")
+		sum := sha256.Sum256([]byte(style))
+		policy := resp.Header.Get("Content-Security-Policy")
+		require.Equal(t, base64.StdEncoding.EncodeToString(sum[:]), policyStyle.FindStringSubmatch(policy)[1])
+		require.True(t, strings.HasPrefix(policy, "default-src 'none'; "))
+		for _, yes := range []string{`<meta name="viewport"`, `<meta http-equiv="refresh" content="2">`, `<div id="state" class="led">led</div>`, "lease"} {
+			require.Contains(t, body, yes)
+		}
+		require.Equal(t, "no-store", resp.Header.Get("Cache-Control"))
+		require.Equal(t, "nosniff", resp.Header.Get("X-Content-Type-Options"))
+		require.Equal(t, "Accept", resp.Header.Get("Vary"))
 
-	// It only reads.
-	for method, want := range map[string]int{http.MethodHead: 200, http.MethodPost: 405, http.MethodDelete: 405} {
-		w := httptest.NewRecorder()
-		m.Page(e).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, "/", nil))
-		require.Equal(t, want, w.Code)
-	}
+		// It only reads.
+		for method, want := range map[string]int{http.MethodHead: 200, http.MethodPost: 405, http.MethodDelete: 405} {
+			w := httptest.NewRecorder()
+			m.Page(e).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, "/", nil))
+			require.Equal(t, want, w.Code)
+		}
+	})
 }
 
 // The page has all there is, in every state.
