@@ -92,6 +92,7 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type witness struct{ seen atomic.Int64 }
 
 func (w *witness) ask(t testing.TB, ask func() (epoch int64, ok bool)) {
+	t.Helper()
 	floor := w.seen.Load()
 	epoch, ok := ask()
 	if !ok {

@@ -36,6 +36,7 @@ type network struct {
 }
 
 func newNetwork(t testing.TB) *network {
+	t.Helper()
 	return &network{t: t, hosts: make(map[string]*listener), holes: make(map[string]bool), dials: make(map[string]int)}
 }
 
@@ -190,7 +191,8 @@ func candidate(t testing.TB, election *tenuretest.Election, address string) *ten
 	return e
 }
 
-func run(t testing.TB, e *tenure.Elector) (stop func()) {
+// run runs e until the test ends.
+func run(t testing.TB, e *tenure.Elector) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -200,12 +202,10 @@ func run(t testing.TB, e *tenure.Elector) (stop func()) {
 			return nil
 		})
 	}()
-	stop = sync.OnceFunc(func() {
+	t.Cleanup(func() {
 		cancel()
 		<-done
 	})
-	t.Cleanup(stop)
-	return stop
 }
 
 // follower returns an elector of an election that somebody at address leads, and

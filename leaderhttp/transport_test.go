@@ -251,9 +251,9 @@ func TestBodiesAreNotReplayed(t *testing.T) {
 		"GetTwice":                  {http.MethodGet, func() io.Reader { return nil }, breaks, nil, want{[]string{"", ""}, "done", false}},
 		"PostNotSent":               {http.MethodPost, nil, nil, nil, want{[]string{"b"}, "done", false}},
 		"PostOnceNotSent":           {http.MethodPost, func() io.Reader { return newOnce("b") }, nil, nil, want{[]string{"b"}, "done", false}},
-		"PostRefused":               {http.MethodPost, nil, refuses(true), nil, want{[]string{"b", "b"}, "done", false}},
-		"PostOnceRefused":           {http.MethodPost, func() io.Reader { return newOnce("b") }, refuses(true), nil, want{[]string{"b"}, "refused", false}},
-		"PostOnceRefusedUnread":     {http.MethodPost, func() io.Reader { return newOnce("b") }, refuses(false), expect, want{[]string{"b"}, "done", false}},
+		"PostRefused":               {http.MethodPost, nil, refuses, nil, want{[]string{"b", "b"}, "done", false}},
+		"PostOnceRefused":           {http.MethodPost, func() io.Reader { return newOnce("b") }, refuses, nil, want{[]string{"b"}, "refused", false}},
+		"PostOnceRefusedUnread":     {http.MethodPost, func() io.Reader { return newOnce("b") }, refuses, expect, want{[]string{"b"}, "done", false}},
 		"PostUnavailableInOtherWay": {http.MethodPost, nil, unavailable, nil, want{[]string{"b"}, "refused", false}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -314,14 +314,12 @@ func TestBodiesAreNotReplayed(t *testing.T) {
 
 func expect(r *http.Request) { r.Header.Set("Expect", "100-continue") }
 
-// refuses is a candidate that does not lead.
-func refuses(marked bool) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header()[leaderhttp.Header] = r.Header[leaderhttp.Header]
-		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = io.WriteString(w, "refused")
-	})
-}
+// refuses is what a candidate that does not lead says.
+var refuses = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	w.Header()[leaderhttp.Header] = r.Header[leaderhttp.Header]
+	w.WriteHeader(http.StatusServiceUnavailable)
+	_, _ = io.WriteString(w, "refused")
+})
 
 // unavailable is a service that is busy, be it the leader's own.
 var unavailable = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

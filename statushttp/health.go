@@ -16,7 +16,8 @@ import (
 //     [tenure.Options.StopTimeout] after its context had ended. It stays so until
 //     another term starts here, also if the work returns at last.
 //   - 503 if the elector takes part and has not heard of etcd for longer than
-//     patience, so that its lease is older than that.
+//     patience: its lease is older than that, be it that etcd is away, that the
+//     client is stuck, or that nothing renews.
 //   - 200 otherwise: leading, following, vacant, and idle, too, since a process
 //     that has not begun, or has ended its Run, is not helped by a restart here.
 //
