@@ -81,11 +81,12 @@ api: ## Compare the API with that of the last tag, or of BASE=commit, and fail i
 	$(TOOL) apidiff -m -incompatible "$$dir/base.export" github.com/tenure-go/tenure >"$$dir/bad" && \
 	if [ -s "$$dir/bad" ]; then echo "not compatible:"; cat "$$dir/bad"; exit 1; fi
 
-integration: ## The fences against real databases; what is missing is installed from Debian's packages, or skipped
+integration: ## The fences against real databases, the status page in a browser; what is missing is installed from Debian's packages, or skipped
 	@missing() { \
 		[ -n "$$(command -v initdb || ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] || echo postgresql; \
 		PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || echo mariadb-server; \
 		command -v redis-server >/dev/null || echo redis-server; \
+		command -v chromium >/dev/null || echo chromium; \
 	}; \
 	if [ -n "$$(missing)" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "== installing" $$(missing); export DEBIAN_FRONTEND=noninteractive; \

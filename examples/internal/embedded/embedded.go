@@ -29,6 +29,9 @@ func Flag() *Endpoints {
 	return &e
 }
 
+// Embedded reports whether Start starts a server.
+func (e *Endpoints) Embedded() bool { return e.given == "" }
+
 // Start returns the endpoints that were given, or starts a server. stop ends
 // that server and removes its data.
 func (e *Endpoints) Start(ctx context.Context) (endpoints []string, stop func(), err error) {
