@@ -254,7 +254,8 @@ func TestBodiesAreNotReplayed(t *testing.T) {
 		"PostRefused":               {http.MethodPost, nil, refuses, nil, want{[]string{"b", "b"}, "done", false}},
 		"PostOnceRefused":           {http.MethodPost, func() io.Reader { return newOnce("b") }, refuses, nil, want{[]string{"b"}, "refused", false}},
 		"PostOnceRefusedUnread":     {http.MethodPost, func() io.Reader { return newOnce("b") }, refuses, expect, want{[]string{"b"}, "done", false}},
-		"PostUnavailableInOtherWay": {http.MethodPost, nil, unavailable, nil, want{[]string{"b"}, "refused", false}},
+		"PostUnavailableInOtherWay": {http.MethodPost, nil, unavailable(""), nil, want{[]string{"b"}, "refused", false}},
+		"PostRefusedToSomebodyElse": {http.MethodPost, nil, unavailable(`"1:%2Fother"`), nil, want{[]string{"b"}, "refused", false}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
@@ -321,11 +322,15 @@ var refuses = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, "refused")
 })
 
-// unavailable is a service that is busy, be it the leader's own.
-var unavailable = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-	w.WriteHeader(http.StatusServiceUnavailable)
-	_, _ = io.WriteString(w, "refused")
-})
+// unavailable is a service that is busy, be it the leader's own, or a candidate in
+// another election behind it.
+func unavailable(mark string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set(leaderhttp.Header, mark)
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, "refused")
+	})
+}
 
 // A host that is gone without a word holds nobody up: as soon as another leader is
 // known, attempts at the last one that are safe to give up are given up.
