@@ -340,10 +340,16 @@ func TestNewLeaderEndsAttemptsAtTheLast(t *testing.T) {
 		first := lead(t, s, "gone:80")
 		tr := follow(t, s.Client(), n, leaderhttp.TransportOptions{})
 		n.swallow("gone:80", true)
-		stuck := make(chan struct{})
+		stuck, patient := make(chan struct{}), make(chan struct{})
 		defer close(stuck)
+		defer close(patient)
 		var served atomic.Int32
-		n.serve("stuck:80", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		n.serve("stuck:80", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Patient") != "" {
+				<-patient
+				_, _ = io.WriteString(w, "at last")
+				return
+			}
 			if served.Add(1) == 1 {
 				_, _ = io.WriteString(w, "begun ")
 				_ = http.NewResponseController(w).Flush()
@@ -357,9 +363,12 @@ func TestNewLeaderEndsAttemptsAtTheLast(t *testing.T) {
 			err  error
 			at   time.Time
 		}
-		send := func(method string, within time.Duration) <-chan result {
+		send := func(method string, within time.Duration, header ...string) <-chan result {
 			c := make(chan result, 1)
 			req := request(t, method, "http://leader/", nil, within)
+			for _, name := range header {
+				req.Header.Set(name, "yes")
+			}
 			go func() {
 				resp, err := tr.RoundTrip(req)
 				if err != nil {
@@ -389,12 +398,14 @@ func TestNewLeaderEndsAttemptsAtTheLast(t *testing.T) {
 		synctest.Wait()
 		begun := send(http.MethodGet, time.Hour)
 		synctest.Wait()
-		get, post := send(http.MethodGet, time.Hour), send(http.MethodPost, time.Minute)
+		get, post, late := send(http.MethodGet, time.Hour), send(http.MethodPost, time.Minute), send(http.MethodGet, time.Hour, "Patient")
 		synctest.Wait()
 		require.EqualValues(t, 3, served.Load())
 		require.NoError(t, second.Resign())
 		time.Sleep(time.Second)
-		require.Empty(t, get, "in a vacancy the last leader may still answer")
+		require.Empty(t, get)
+		patient <- struct{}{}
+		require.Equal(t, "at last", etcdtest.Await(t, time.Second, "RoundTrip", late).body, "in a vacancy the last leader may still answer")
 		lead(t, s, "next:80")
 		require.Equal(t, "next", etcdtest.Await(t, time.Second, "RoundTrip", get).body)
 		failed := etcdtest.Await(t, time.Hour, "RoundTrip", post)
