@@ -392,6 +392,15 @@ func TestNewLeaderEndsAttemptsAtTheLast(t *testing.T) {
 			require.Less(t, got.at.Sub(won), 100*time.Millisecond)
 		}
 
+		// The same leader elsewhere is another one in this.
+		n.swallow("hole:80", true)
+		require.NoError(t, second.Announce(t.Context(), "hole:80", nil))
+		synctest.Wait()
+		moved := send(http.MethodPost, time.Hour)
+		time.Sleep(time.Minute)
+		require.NoError(t, second.Announce(t.Context(), "next:80", nil))
+		require.Equal(t, "next", etcdtest.Await(t, time.Second, "RoundTrip", moved).body)
+
 		// Sent and not answered: what may be sent twice goes on, the rest waits. An
 		// answer that has begun goes on to its end.
 		require.NoError(t, second.Announce(t.Context(), "stuck:80", nil))
