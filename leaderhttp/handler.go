@@ -191,7 +191,6 @@ func (h *handler) pass(w http.ResponseWriter, r *http.Request, st tenure.Status,
 func rewrite(pr *httputil.ProxyRequest) {
 	p := passageOf(pr.In.Context())
 	pr.Out.URL = at(p.leader, pr.In)
-	pr.Out.Host = pr.In.Host
 	came := pr.In.Header
 	pr.Out.Header["X-Forwarded-For"] = came["X-Forwarded-For"]
 	pr.SetXForwarded()

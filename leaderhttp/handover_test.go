@@ -1,6 +1,7 @@
 package leaderhttp_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,31 +32,30 @@ type node struct {
 	elector *tenure.Elector
 	proxy   http.Handler // to elector
 	addr    string
-
-	mu     sync.Mutex
-	server *httptest.Server
+	server  *httptest.Server
 }
 
-func (n *node) listen(t testing.TB) {
+// listen listens at the address that the node has, or takes one.
+func (n *node) listen(t testing.TB) net.Listener {
 	t.Helper()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { n.proxy.ServeHTTP(w, r) }))
-	if n.addr != "" {
-		require.NoError(t, s.Listener.Close())
-		var err error
-		s.Listener, err = net.Listen("tcp", n.addr)
-		require.NoError(t, err)
+	l, err := net.Listen("tcp", cmp.Or(n.addr, "127.0.0.1:0"))
+	require.NoError(t, err)
+	if n.addr == "" { // clients read it later on
+		n.addr = l.Addr().String()
 	}
-	n.addr = s.Listener.Addr().String()
-	s.Start()
-	n.server = s
+	return l
+}
+
+// serve begins to answer.
+func (n *node) serve(l net.Listener) {
+	n.server = httptest.NewUnstartedServer(n.proxy)
+	_ = n.server.Listener.Close()
+	n.server.Listener = l
+	n.server.Start()
 }
 
 // crash breaks all connections of the node and its listener.
 func (n *node) crash() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	n.Link.Cut()
 	n.server.CloseClientConnections()
 	n.server.Close()
@@ -119,10 +119,11 @@ func TestClientsKeepCallingThroughHandovers(t *testing.T) {
 	for i := range nodes {
 		n := &node{Client: cluster.Client()}
 		nodes[i] = n
-		n.listen(t)
-		t.Cleanup(func() { n.server.Close() })
+		l := n.listen(t)
 		n.elector = elector(t, n.Client, n.addr, ttl)
 		n.proxy = leaderhttp.Proxy(n.elector, app, &leaderhttp.Options{Transport: direct})
+		n.serve(l)
+		t.Cleanup(func() { n.server.Close() })
 		run(t, n.elector)
 	}
 	leader := func() *node {
@@ -265,7 +266,7 @@ func TestClientsKeepCallingThroughHandovers(t *testing.T) {
 		n.crash()
 		arrived(epoch)
 		n.Link.Heal()
-		n.listen(t)
+		n.serve(n.listen(t))
 	}
 	for range 2 {
 		epoch := leader().elector.Status().Leader.Fence.Epoch

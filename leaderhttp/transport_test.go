@@ -254,7 +254,8 @@ func TestBodiesAreNotReplayed(t *testing.T) {
 		"PostRefused":               {http.MethodPost, nil, refuses, nil, want{[]string{"b", "b"}, "done", false}},
 		"PostOnceRefused":           {http.MethodPost, func() io.Reader { return newOnce("b") }, refuses, nil, want{[]string{"b"}, "refused", false}},
 		"PostOnceRefusedUnread":     {http.MethodPost, func() io.Reader { return newOnce("b") }, refuses, expect, want{[]string{"b"}, "done", false}},
-		"PostUnavailableInOtherWay": {http.MethodPost, nil, unavailable, nil, want{[]string{"b"}, "refused", false}},
+		"PostUnavailableInOtherWay": {http.MethodPost, nil, unavailable(""), nil, want{[]string{"b"}, "refused", false}},
+		"PostRefusedToSomebodyElse": {http.MethodPost, nil, unavailable(`"1:%2Fother"`), nil, want{[]string{"b"}, "refused", false}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
@@ -321,11 +322,15 @@ var refuses = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, "refused")
 })
 
-// unavailable is a service that is busy, be it the leader's own.
-var unavailable = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-	w.WriteHeader(http.StatusServiceUnavailable)
-	_, _ = io.WriteString(w, "refused")
-})
+// unavailable is a service that is busy, be it the leader's own, or a candidate in
+// another election behind it.
+func unavailable(mark string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set(leaderhttp.Header, mark)
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, "refused")
+	})
+}
 
 // A host that is gone without a word holds nobody up: as soon as another leader is
 // known, attempts at the last one that are safe to give up are given up.
@@ -335,10 +340,16 @@ func TestNewLeaderEndsAttemptsAtTheLast(t *testing.T) {
 		first := lead(t, s, "gone:80")
 		tr := follow(t, s.Client(), n, leaderhttp.TransportOptions{})
 		n.swallow("gone:80", true)
-		stuck := make(chan struct{})
+		stuck, patient := make(chan struct{}), make(chan struct{})
 		defer close(stuck)
+		defer close(patient)
 		var served atomic.Int32
-		n.serve("stuck:80", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		n.serve("stuck:80", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Patient") != "" {
+				<-patient
+				_, _ = io.WriteString(w, "at last")
+				return
+			}
 			if served.Add(1) == 1 {
 				_, _ = io.WriteString(w, "begun ")
 				_ = http.NewResponseController(w).Flush()
@@ -352,9 +363,12 @@ func TestNewLeaderEndsAttemptsAtTheLast(t *testing.T) {
 			err  error
 			at   time.Time
 		}
-		send := func(method string, within time.Duration) <-chan result {
+		send := func(method string, within time.Duration, header ...string) <-chan result {
 			c := make(chan result, 1)
 			req := request(t, method, "http://leader/", nil, within)
+			for _, name := range header {
+				req.Header.Set(name, "yes")
+			}
 			go func() {
 				resp, err := tr.RoundTrip(req)
 				if err != nil {
@@ -378,18 +392,29 @@ func TestNewLeaderEndsAttemptsAtTheLast(t *testing.T) {
 			require.Less(t, got.at.Sub(won), 100*time.Millisecond)
 		}
 
+		// The same leader elsewhere is another one in this.
+		n.swallow("hole:80", true)
+		require.NoError(t, second.Announce(t.Context(), "hole:80", nil))
+		synctest.Wait()
+		moved := send(http.MethodPost, time.Hour)
+		time.Sleep(time.Minute)
+		require.NoError(t, second.Announce(t.Context(), "next:80", nil))
+		require.Equal(t, "next", etcdtest.Await(t, time.Second, "RoundTrip", moved).body)
+
 		// Sent and not answered: what may be sent twice goes on, the rest waits. An
 		// answer that has begun goes on to its end.
 		require.NoError(t, second.Announce(t.Context(), "stuck:80", nil))
 		synctest.Wait()
 		begun := send(http.MethodGet, time.Hour)
 		synctest.Wait()
-		get, post := send(http.MethodGet, time.Hour), send(http.MethodPost, time.Minute)
+		get, post, late := send(http.MethodGet, time.Hour), send(http.MethodPost, time.Minute), send(http.MethodGet, time.Hour, "Patient")
 		synctest.Wait()
 		require.EqualValues(t, 3, served.Load())
 		require.NoError(t, second.Resign())
 		time.Sleep(time.Second)
-		require.Empty(t, get, "in a vacancy the last leader may still answer")
+		require.Empty(t, get)
+		patient <- struct{}{}
+		require.Equal(t, "at last", etcdtest.Await(t, time.Second, "RoundTrip", late).body, "in a vacancy the last leader may still answer")
 		lead(t, s, "next:80")
 		require.Equal(t, "next", etcdtest.Await(t, time.Second, "RoundTrip", get).body)
 		failed := etcdtest.Await(t, time.Hour, "RoundTrip", post)

@@ -34,7 +34,7 @@
 //	             is renewed, stopping
 //	renewals     the last ten: at, latency_seconds, counted, and else error
 //	terms        the last ten of this process: epoch, started, ended or null, and
-//	             then reason and cause
+//	             then reason, and cause if that has details
 //	changes      the last ten of state or leader: at, state, identity, epoch
 //	refusals     by a fence: count, and the last or null
 //

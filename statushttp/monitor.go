@@ -109,7 +109,10 @@ func (m *Monitor) ended(t *tenure.Term, cause error) {
 	}
 	for i := range m.terms {
 		if m.terms[i].fence == t.Fence() {
-			m.terms[i].Ended, m.terms[i].Reason, m.terms[i].Cause = new(now()), string(reason), cause.Error()
+			m.terms[i].Ended, m.terms[i].Reason = new(now()), string(reason)
+			if cause.Error() != reason.Error() {
+				m.terms[i].Cause = cause.Error()
+			}
 		}
 	}
 }
@@ -189,7 +192,7 @@ type term struct {
 	Started time.Time    `json:"started"`
 	Ended   *time.Time   `json:"ended"`            // null: not yet
 	Reason  string       `json:"reason,omitempty"` // a [tenure.Reason]
-	Cause   string       `json:"cause,omitempty"`  // the same with its details
+	Cause   string       `json:"cause,omitempty"`  // the same with details, if there are any
 
 	fence tenure.Fence
 }

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"html/template"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,8 +18,11 @@ import (
 var page string
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"clock":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 UTC") },
-	"seconds": func(s float64) string { return strconv.FormatFloat(s, 'f', 3, 64) + " s" },
+	"clock": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 UTC") },
+	"short": func(t time.Time) string { return t.UTC().Format("01-02 15:04:05") },
+	"seconds": func(s float64) string {
+		return time.Duration(s * float64(time.Second)).Round(10 * time.Microsecond).String()
+	},
 }).Parse(page))
 
 // policy allows the page its own style and nothing else, wherever it came from.

@@ -208,8 +208,7 @@ func TestJSONIsStable(t *testing.T) {
       "epoch": 1,
       "started": "2000-01-01T00:00:00Z",
       "ended": "2000-01-01T00:00:01Z",
-      "reason": "fenced",
-      "cause": "tenure: the term has ended: fenced"
+      "reason": "fenced"
     }
   ],
   "changes": [
@@ -388,7 +387,7 @@ func TestPageShowsEveryState(t *testing.T) {
 		}
 		shows(`>idle</div>`, `<dd id="leader">nobody</dd>`, `<dd id="ttl">no lease</dd>`, "none yet")
 		n.is(t, tenure.Leading)
-		shows(`>leading</div>`, `<dd id="leader">node-1</dd>`, fmt.Sprintf(`<dd id="epoch">%d</dd>`, n.elector.Term().Epoch()), `<dd id="left">5.`, `<dd id="ttl">6.000 s</dd>`)
+		shows(`>leading</div>`, `<dd id="leader">node-1</dd>`, fmt.Sprintf(`<dd id="epoch">%d</dd>`, n.elector.Term().Epoch()), `<dd id="left">5.`, `<dd id="ttl">6s</dd>`)
 		n.slow.Store(int64(3 * time.Second))
 		go func() { _ = tenure.Evict(t.Context(), s.Admin(), n.elector.Term().Fence(), nil) }()
 		time.Sleep(500 * time.Millisecond)

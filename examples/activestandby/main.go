@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -114,7 +115,9 @@ func start(ctx context.Context, client *clientv3.Client, name string) (address s
 	}()
 	return address, func() {
 		cancel()
-		<-done
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			log.Println(name, err)
+		}
 		_ = server.Close()
 	}, nil
 }
