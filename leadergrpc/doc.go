@@ -45,8 +45,8 @@
 // only a new connection tries again.
 //
 // The messages are passed on by gRPC's own policy pick_first, its default. Others
-// work, but say in their own words that there is no address. In the instant in
-// which one leader takes the place of another pick_first does, too.
+// work, but say in their own words that there is no address. So does pick_first in
+// the instant in which it lets go of a leader.
 //
 // An outage of etcd has no limit here, because the last leader may well lead on.
 // [StatusOf] tells a balancer, or whoever wraps the [resolver.ClientConn], since
@@ -58,7 +58,8 @@
 // the watch hears of it, and longer while etcd is unreachable from here. That is
 // known sooner, and for certain, at the server and at the resource: a candidate
 // refuses what it may not answer, and what it writes carries its fence
-// ([tenure.Term.KV], package fencegrpc).
+// ([tenure.Term.KV], package fencegrpc). It happens at the other end of a term too:
+// the key is there, and others may see it, an instant before the winner knows.
 //
 // That a call which is under way comes back. gRPC lets it finish at the leader
 // before; so a server ends its streams when the context of its term ends.

@@ -28,7 +28,8 @@ import (
 const key = "/scheduler/leader"
 
 const (
-	ttl = 10 * time.Second // of the candidates' leases
+	ttl     = 10 * time.Second       // of the candidates' leases
+	latency = 150 * time.Millisecond // that etcd may take to tell a watch that begins in the past
 
 	// healing is the longest that etcd's client takes to come back after an
 	// outage: the back-off of gRPC.
@@ -37,6 +38,8 @@ const (
 
 // hosts are where the servers of a bubble listen, by host:port.
 type hosts struct {
+	far time.Duration // that a dial takes
+
 	mu   sync.Mutex
 	host map[string]*host
 }
@@ -73,6 +76,7 @@ func (h *hosts) dial(ctx context.Context, addr string) (net.Conn, error) {
 	h.mu.Lock()
 	there := h.host[addr]
 	h.mu.Unlock()
+	time.Sleep(h.far)
 	if there == nil {
 		return nil, fmt.Errorf("dial %s: nobody listens", addr)
 	}
@@ -172,8 +176,9 @@ type follower struct {
 	client *etcdtest.Client // the resolver's
 
 	mu    sync.Mutex
-	shown []tenure.Status // what the resolver has shown
-	given resolver.State  // the last one
+	shown []tenure.Status // where the addresses come from that it was given
+	given resolver.State  // the last state
+	errs  []error         // that were reported
 }
 
 // follow makes one through dial; nil: over loopback.
@@ -228,14 +233,12 @@ func (f *follower) fails(t *testing.T, texts ...string) {
 	require.Zero(t, time.Since(begun))
 }
 
-// status is what the resolver has shown last.
+// status is where the address comes from that f has; Idle: it has none.
 func (f *follower) status() tenure.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.shown) == 0 {
-		return tenure.Status{}
-	}
-	return f.shown[len(f.shown)-1]
+	st, _ := leadergrpc.StatusOf(f.given)
+	return st
 }
 
 // spying passes the states on to a follower's record too.
@@ -263,5 +266,16 @@ func (s *spy) UpdateState(state resolver.State) error {
 	return s.ClientConn.UpdateState(state)
 }
 
-// settle waits until nothing in the bubble has anything to do now.
-func settle() { synctest.Wait() }
+func (s *spy) ReportError(err error) {
+	s.f.mu.Lock()
+	s.f.errs = append(s.f.errs, err)
+	s.f.mu.Unlock()
+	s.ClientConn.ReportError(err)
+}
+
+// settle waits until the watch has told of what has happened, and nothing in the
+// bubble has anything to do about it.
+func settle() {
+	time.Sleep(latency)
+	synctest.Wait()
+}

@@ -114,7 +114,7 @@ func (r *leaderResolver) follow(ctx context.Context, client *clientv3.Client) {
 	for st, err := range tenure.Observe(ctx, client, r.key) {
 		if err != nil {
 			// The last leader would be called for ever, whoever leads.
-			r.withdraw(nil, fmt.Errorf("leadergrpc: the election %q cannot be followed any more: %w", r.key, err))
+			r.withdraw(fmt.Errorf("leadergrpc: the election %q cannot be followed any more: %w", r.key, err))
 			return
 		}
 		r.show(st)
@@ -123,14 +123,13 @@ func (r *leaderResolver) follow(ctx context.Context, client *clientv3.Client) {
 
 // show makes cc follow st.
 func (r *leaderResolver) show(st tenure.Status) {
-	attrs := attributes.New(statusKey{}, known{st})
 	switch {
 	case st.State == tenure.Led, st.State == tenure.Unreachable && st.Leader.Fence.Epoch != 0:
 	case st.State == tenure.Unreachable:
-		r.withdraw(attrs, fmt.Errorf("leadergrpc: the election %q is unreachable since %s, and no leader is known: %w", r.key, st.Since.Format(time.RFC3339), st.Err))
+		r.withdraw(fmt.Errorf("leadergrpc: the election %q is unreachable since %s, and no leader is known: %w", r.key, st.Since.Format(time.RFC3339), st.Err))
 		return
 	default:
-		r.withdraw(attrs, fmt.Errorf("leadergrpc: the election %q is %v", r.key, st.State))
+		r.withdraw(fmt.Errorf("leadergrpc: the election %q is %v", r.key, st.State))
 		return
 	}
 	addr, err := r.address(st.Leader)
@@ -138,7 +137,7 @@ func (r *leaderResolver) show(st tenure.Status) {
 		err = errors.New("it has no address")
 	}
 	if err != nil {
-		r.withdraw(attrs, fmt.Errorf("leadergrpc: the leader of %q, %q in epoch %d, cannot be called: %w", r.key, st.Leader.Identity, st.Leader.Fence.Epoch, err))
+		r.withdraw(fmt.Errorf("leadergrpc: the leader of %q, %q in epoch %d, cannot be called: %w", r.key, st.Leader.Identity, st.Leader.Fence.Epoch, err))
 		return
 	}
 	if r.shown != st.Leader.Fence {
@@ -147,27 +146,33 @@ func (r *leaderResolver) show(st tenure.Status) {
 		// leader before had at the same address, which may be half open; and if
 		// its last dial has failed, it would fail calls with that error until the
 		// next dial succeeds, in place of letting them wait for it.
-		r.clear(attrs)
+		r.clear()
 	}
 	r.shown = st.Leader.Fence
-	r.update(resolver.State{Addresses: []resolver.Address{addr}, Attributes: attrs})
+	r.update(resolver.State{
+		Addresses:  []resolver.Address{addr},
+		Attributes: attributes.New(statusKey{}, known{st}),
+	})
 }
 
 // withdraw leaves cc without an address, and calls with err.
-func (r *leaderResolver) withdraw(attrs *attributes.Attributes, err error) {
-	// An error alone is ignored by pick_first as long as it has an address. It
-	// takes over both in this order, and lets go of the connection.
-	r.clear(attrs)
+func (r *leaderResolver) withdraw(err error) {
+	r.clear() // as long as pick_first has an address, it ignores an error
 	r.cc.ReportError(err)
 }
 
-func (r *leaderResolver) clear(attrs *attributes.Attributes) {
-	r.shown = tenure.Fence{}
-	r.update(resolver.State{Attributes: attrs})
+// clear takes the address away that cc has, and with it the connection. If cc has
+// none it must not be told so: a call may be waiting for the first news, and would
+// fail with that.
+func (r *leaderResolver) clear() {
+	if r.shown != (tenure.Fence{}) {
+		r.update(resolver.State{})
+		r.shown = tenure.Fence{}
+	}
 }
 
-// update ignores that a policy wants another state: this is what there is, and
-// when there is another it is shown. Without an address it always does.
+// update ignores that a policy wants another state: when there is one it is shown.
+// Without an address it always does.
 func (r *leaderResolver) update(s resolver.State) { _ = r.cc.UpdateState(s) }
 
 // addressOf is the default of Options.Address.
@@ -192,11 +197,11 @@ func addressOf(leader tenure.Leader) (resolver.Address, error) {
 	return resolver.Address{Addr: addr}, nil
 }
 
-// StatusOf returns the status of the election that a state of this package's
-// resolver is made of, and false for any other state, also the one with which a
-// resolver gives up. A leader whose status is [tenure.Unreachable] is stale: it was
-// known last, and Seen says when. A balancer finds the state in what it is updated
-// with, others by wrapping the [resolver.ClientConn] that is passed to Build.
+// StatusOf returns the status of the election from which the address of state
+// comes, and false if it has none or is not of this package's resolver. A leader
+// whose status is [tenure.Unreachable] is stale: it is the last one known, and Seen
+// says when etcd was heard. A balancer finds the state in what it is updated with,
+// others by wrapping the [resolver.ClientConn] that is passed to Build.
 func StatusOf(state resolver.State) (tenure.Status, bool) {
 	k, ok := state.Attributes.Value(statusKey{}).(known)
 	return k.Status, ok
