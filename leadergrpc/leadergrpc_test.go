@@ -8,14 +8,17 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
@@ -246,40 +249,46 @@ func TestAddressOfOnesOwn(t *testing.T) {
 	})
 }
 
-// TestCrash: the leader and its machine are gone. Until its lease has run out calls
-// fail on their way to it; the first call after the takeover succeeds, though the
-// last dial has failed and its pause is not over.
+// TestCrash: the leader and its machine are gone, five times. Until its lease has
+// run out calls fail on their way to it; the first call after the takeover succeeds,
+// though the last dial has failed and its pause is not over.
 func TestCrash(t *testing.T) {
 	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
 		h := hosts{far: 300 * time.Millisecond}
-		a := h.candidate(t, s, "a")
-		a.won(t, time.Second)
-		b := h.candidate(t, s, "b")
-		time.Sleep(time.Second)
+		leader := h.candidate(t, s, "a")
+		leader.won(t, time.Second)
 		f := follow(t, s.Client(), h.dial, nil)
-		f.reaches(t, a)
+		for _, name := range []string{"b", "c", "d", "e", "f"} {
+			next := h.candidate(t, s, name)
+			time.Sleep(time.Second)
+			f.reaches(t, leader)
 
-		crashed := time.Now()
-		a.client.Link.Cut()
-		a.server.Stop()
-		waiting := make(chan string, 1)
-		go func() {
-			name, err := f.callFor(t.Context(), time.Hour, grpc.WaitForReady(true))
-			if err != nil {
-				name = err.Error()
+			crashed := time.Now()
+			leader.client.Link.Cut()
+			leader.server.Stop()
+			waiting := make(chan string, 1)
+			go func() {
+				name, err := f.callFor(t.Context(), time.Hour, grpc.WaitForReady(true))
+				if err != nil {
+					name = err.Error()
+				}
+				waiting <- name
+			}()
+			failed := 0
+			for len(next.terms) == 0 {
+				if _, err := f.call(t); err != nil {
+					require.Equal(t, codes.Unavailable, status.Code(err))
+					failed++
+				}
+				time.Sleep(10 * time.Millisecond)
 			}
-			waiting <- name
-		}()
-		for len(b.terms) == 0 {
-			if _, err := f.call(t); err != nil {
-				require.Equal(t, codes.Unavailable, status.Code(err))
-			}
-			time.Sleep(10 * time.Millisecond)
+			require.Less(t, time.Since(crashed), ttl+time.Second)
+			require.Greater(t, failed, 100)
+			settle() // but the dial has not ended yet
+			f.reaches(t, next)
+			require.Equal(t, next.name, etcdtest.Await(t, time.Millisecond, "UnaryCall", waiting))
+			leader = next
 		}
-		require.Less(t, time.Since(crashed), ttl+time.Second)
-		settle() // but the dial has not ended yet
-		f.reaches(t, b)
-		require.Equal(t, "b", etcdtest.Await(t, time.Millisecond, "UnaryCall", waiting))
 	})
 }
 
@@ -718,6 +727,31 @@ func TestAnotherPolicy(t *testing.T) {
 		name, err := f.callFor(t.Context(), time.Minute, grpc.WaitForReady(true))
 		require.NoError(t, err)
 		require.Equal(t, "b", name)
+	})
+}
+
+// TestOneBuilderManyConnections: each with a resolver of its own.
+func TestOneBuilderManyConnections(t *testing.T) {
+	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
+		var h hosts
+		h.serve(t, "a")
+		put(t, s, "a", "a:1")
+		c := s.Client()
+		b := leadergrpc.NewBuilder(c.Client, nil)
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				conn, err := grpc.NewClient(leadergrpc.Target(key), grpc.WithResolvers(b), grpc.WithContextDialer(h.dial),
+					grpc.WithTransportCredentials(insecure.NewCredentials()))
+				if assert.NoError(t, err) {
+					_, err = pb.NewTestServiceClient(conn).UnaryCall(t.Context(), &pb.SimpleRequest{})
+					assert.NoError(t, err)
+					assert.NoError(t, conn.Close())
+				}
+			})
+		}
+		all.Wait()
+		leavesNothing(t, c)
 	})
 }
 
