@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log"
+	"testing"
 
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -15,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tenure-go/tenure"
+	"github.com/tenure-go/tenure/internal/etcdtest"
 	"github.com/tenure-go/tenure/leadergrpc"
 )
 
@@ -51,6 +54,33 @@ func (s *scheduler) UnaryCall(ctx context.Context, _ *pb.SimpleRequest) (*pb.Sim
 		return nil, status.Error(codes.Unavailable, "not leading any more") // nothing was written either
 	}
 	return &pb.SimpleResponse{}, err
+}
+
+func TestSchedulerRefusesWhileItDoesNotLead(t *testing.T) {
+	etcdtest.Bubble(t, func(t *testing.T, server *etcdtest.Server) {
+		c := server.Client()
+		elector, err := tenure.New(c.Client, key, nil)
+		require.NoError(t, err)
+		s := &scheduler{elector: elector, kv: c.Client}
+		call := func() error {
+			_, err := s.UnaryCall(t.Context(), nil)
+			return err
+		}
+		require.Equal(t, codes.Unavailable, status.Code(call()))
+		term, err := elector.Campaign(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, call())
+
+		deaf := c.Faults.On("Watch", etcdtest.LoseAnswer())
+		remove(t, server) // the leader has not heard of it, the fence has
+		require.True(t, term.Valid())
+		require.ErrorContains(t, call(), "not leading any more")
+		require.Equal(t, codes.Unavailable, status.Code(call()))
+		deaf.Stop()
+		require.NoError(t, term.Resign())
+		require.Equal(t, codes.Unavailable, status.Code(call()))
+		require.Len(t, server.Keys("/scheduler/jobs/"), 1)
+	})
 }
 
 func ExampleNewBuilder() {
