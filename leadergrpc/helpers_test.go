@@ -178,6 +178,7 @@ type follower struct {
 	mu    sync.Mutex
 	shown []tenure.Status // where the addresses come from that it was given
 	given resolver.State  // the last state
+	gifts int             // how many there were
 	errs  []error         // that were reported
 }
 
@@ -259,6 +260,7 @@ type spy struct {
 func (s *spy) UpdateState(state resolver.State) error {
 	s.f.mu.Lock()
 	s.f.given = state
+	s.f.gifts++
 	if st, ok := leadergrpc.StatusOf(state); ok {
 		s.f.shown = append(s.f.shown, st)
 	}

@@ -119,6 +119,7 @@ func TestVacancy(t *testing.T) {
 		var h hosts
 		f := follow(t, s.Client(), h.dial, nil)
 		f.fails(t, `the election "/scheduler/leader" is vacant`)
+		require.Zero(t, f.gifts, "it might fail with what pick_first says of a state without an address")
 		begun := time.Now()
 		_, err := f.callFor(t.Context(), time.Second, grpc.WaitForReady(true))
 		require.Equal(t, codes.DeadlineExceeded, status.Code(err))
@@ -360,7 +361,7 @@ func TestOutage(t *testing.T) {
 					require.Equal(t, want, name)
 				}
 				reaches("a")
-				before := f.status()
+				before, given := f.status(), f.given.Attributes
 
 				began := time.Now()
 				tt.begin(s, f.client.Link)
@@ -371,6 +372,7 @@ func TestOutage(t *testing.T) {
 				st := f.status()
 				require.Equal(t, tenure.Unreachable, st.State)
 				require.Equal(t, before.Leader, st.Leader, "the last one known")
+				require.False(t, given.Equal(f.given.Attributes))
 				require.WithinRange(t, st.Since, began.Add(-10*time.Second), began)
 				require.Error(t, st.Err)
 				for range 60 {
@@ -494,6 +496,36 @@ func TestRolledBack(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "b", name)
 		require.Equal(t, first, f.status().Leader.Fence.Epoch)
+	})
+}
+
+// TestRolledBackToTheSameEpoch: it may be another term. What was known is forgotten,
+// and the leader dialled anew.
+func TestRolledBackToTheSameEpoch(t *testing.T) {
+	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
+		var h hosts
+		h.serve(t, "a")
+		put(t, s, "a", "a:1")
+		s.Stop()
+		snapshot := s.Snapshot()
+		s.Start()
+		time.Sleep(healing)
+		_, err := s.Admin().Put(t.Context(), "/elsewhere", "")
+		require.NoError(t, err)
+		f := follow(t, s.Client(), h.dial, nil)
+		_, err = f.call(t)
+		require.NoError(t, err)
+		before := f.status()
+
+		s.Stop()
+		s.Restore(snapshot)
+		s.Start()
+		time.Sleep(healing)
+		_, err = f.call(t)
+		require.NoError(t, err)
+		require.Equal(t, before.Leader, f.status().Leader)
+		require.EqualValues(t, 2, h.host["a:1"].dials.Load())
+		require.ErrorContains(t, f.errs[len(f.errs)-1], "is rolled back")
 	})
 }
 
@@ -648,6 +680,27 @@ func TestClose(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestCloseWaits: for the resolver's goroutine, even where the caller's own function
+// holds it up.
+func TestCloseWaits(t *testing.T) {
+	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
+		var h hosts
+		h.serve(t, "a")
+		put(t, s, "a", "a:1")
+		busy := make(chan struct{})
+		f := follow(t, s.Client(), h.dial, &leadergrpc.Options{Address: func(l tenure.Leader) (resolver.Address, error) {
+			close(busy)
+			time.Sleep(time.Minute)
+			return resolver.Address{Addr: l.Address}, nil
+		}})
+		f.conn.Connect()
+		<-busy
+		begun := time.Now()
+		require.NoError(t, f.conn.Close())
+		require.Equal(t, time.Minute, time.Since(begun))
+	})
 }
 
 // TestRest: without calls gRPC closes the resolver, and the next call starts anew.
