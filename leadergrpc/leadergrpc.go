@@ -94,7 +94,7 @@ type leaderResolver struct {
 	cancel  context.CancelFunc
 	done    chan struct{}
 
-	shown tenure.Fence // the term whose address cc has; zero: it has none
+	given bool // cc has an address
 }
 
 // ResolveNow does nothing: the watch tells of a new leader before anybody could
@@ -140,35 +140,28 @@ func (r *leaderResolver) show(st tenure.Status) {
 		r.withdraw(fmt.Errorf("leadergrpc: the leader of %q, %q in epoch %d, cannot be called: %w", r.key, st.Leader.Identity, st.Leader.Fence.Epoch, err))
 		return
 	}
-	if r.shown != st.Leader.Fence {
-		// Between two terms the election was vacant, even if the watch has told
-		// both at once. Without this pick_first would keep a connection that the
-		// leader before had at the same address, which may be half open; and if
-		// its last dial has failed, it would fail calls with that error until the
-		// next dial succeeds, in place of letting them wait for it.
-		r.clear()
-	}
-	r.shown = st.Leader.Fence
+	// The fence makes each term's address another one, so that a new term is dialled
+	// anew. A connection of the term before to the same host and port may be half
+	// open, or lead to a machine that has gone.
+	addr.Attributes = addr.Attributes.WithValue(fenceKey{}, st.Leader.Fence)
+	r.given = true
 	r.update(resolver.State{
 		Addresses:  []resolver.Address{addr},
 		Attributes: attributes.New(statusKey{}, known{st}),
 	})
 }
 
-// withdraw leaves cc without an address, and calls with err.
+// withdraw takes the address away that cc has, if it has one, and with it the
+// connection. It leaves calls with err.
 func (r *leaderResolver) withdraw(err error) {
-	r.clear() // as long as pick_first has an address, it ignores an error
-	r.cc.ReportError(err)
-}
-
-// clear takes the address away that cc has, and with it the connection. If cc has
-// none it must not be told so: a call may be waiting for the first news, and would
-// fail with that.
-func (r *leaderResolver) clear() {
-	if r.shown != (tenure.Fence{}) {
+	// As long as pick_first has an address, it ignores an error. But if it has none
+	// it must not be told so: a call may be waiting for the first news, and would
+	// fail with that in place of err.
+	if r.given {
+		r.given = false
 		r.update(resolver.State{})
-		r.shown = tenure.Fence{}
 	}
+	r.cc.ReportError(err)
 }
 
 // update ignores that a policy wants another state: when there is one it is shown.
@@ -207,7 +200,10 @@ func StatusOf(state resolver.State) (tenure.Status, bool) {
 	return k.Status, ok
 }
 
-type statusKey struct{}
+type (
+	statusKey struct{} // of a state
+	fenceKey  struct{} // of an address
+)
 
 // known is a status as the value of an attribute. Those are compared, which a
 // status, having a map, must not be.
