@@ -21,20 +21,23 @@ import (
 	"github.com/tenure-go/tenure/leadergrpc"
 )
 
-// dial returns a connection that follows the leader of the scheduler, and makes a
-// call again that a candidate has refused.
+// retries makes a call wait for a leader, and makes it again where a candidate has
+// refused it.
+const retries = `{"methodConfig": [{
+	"name": [{"service": "grpc.testing.TestService"}],
+	"waitForReady": true,
+	"retryPolicy": {
+		"maxAttempts": 5, "initialBackoff": "0.05s", "maxBackoff": "1s",
+		"backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]
+	}
+}]}`
+
+// dial returns a connection that follows the leader of the scheduler.
 func dial(client *clientv3.Client, creds credentials.TransportCredentials) (*grpc.ClientConn, error) {
 	return grpc.NewClient(leadergrpc.Target("/scheduler/leader"), // tenure:////scheduler/leader
 		grpc.WithResolvers(leadergrpc.NewBuilder(client, nil)),
 		grpc.WithTransportCredentials(creds),
-		grpc.WithDefaultServiceConfig(`{"methodConfig": [{
-			"name": [{"service": "grpc.testing.TestService"}],
-			"waitForReady": true,
-			"retryPolicy": {
-				"maxAttempts": 5, "initialBackoff": "0.05s", "maxBackoff": "1s",
-				"backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]
-			}
-		}]}`))
+		grpc.WithDefaultServiceConfig(retries))
 }
 
 // scheduler is the service of each candidate.
