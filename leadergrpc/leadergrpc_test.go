@@ -655,7 +655,8 @@ func TestWhatCannotHeal(t *testing.T) {
 	})
 }
 
-// goroutines are the stacks of those that the package or its watches run.
+// leavesNothing asserts that no stream of c is open, and that no goroutine of a
+// resolver or of its watch is left.
 func leavesNothing(t *testing.T, c *etcdtest.Client) {
 	t.Helper()
 	settle()
