@@ -1,0 +1,4 @@
+package leadergrpc
+
+// KeyOf is the key of a target.
+var KeyOf = keyOf
