@@ -34,7 +34,7 @@ OUT := $(CURDIR)/.out
 LIMIT := $(if $(shell command -v timeout),timeout 120)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test integration race examples lint fmt cover tidy-check flaky fuzz mutants api importer bench bench-short clean
+.PHONY: help demo test integration race examples lint fmt cover tidy-check flaky fuzz mutants model api importer bench bench-short clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -69,6 +69,18 @@ fuzz: ## Run each Fuzz function of the root module for FUZZTIME (10s)
 
 mutants: ## Break the library on purpose, line by line, and check that a test notices (ARGS="word ..." picks some)
 	@go run -C tools/mutants . $(ARGS)
+
+model: ## Check the formal model of lease and fence with Spin, which is installed from Debian's packages, or skipped
+	@missing() { \
+		command -v spin >/dev/null || echo spin; \
+		command -v gcc >/dev/null || echo gcc libc6-dev; \
+	}; \
+	if [ -n "$$(missing)" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "== installing" $$(missing); export DEBIAN_FRONTEND=noninteractive; \
+		{ apt-get update -q && apt-get install -q -y --no-install-recommends $$(missing); } >/dev/null; \
+	fi; \
+	if [ -n "$$(missing)" ]; then echo "SKIPPED, because they cannot be had:" $$(missing); exit 0; fi; \
+	sh docs/model/check.sh
 
 api: ## Compare the API with that of the last tag, or of BASE=commit, and fail if a change is incompatible
 	@base="$(or $(BASE),$$(git describe --tags --abbrev=0 2>/dev/null))"; \
