@@ -1,0 +1,76 @@
+package sim
+
+import (
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+	"unsafe"
+)
+
+// A clock is a machine's pair of clocks. Both run at one rate, which is not that
+// of the bubble; the monotonic one stands still while the machine sleeps; the
+// wall clock can be set.
+type clock struct {
+	mu     sync.Mutex
+	rate   float64
+	at     time.Time // of the last change, when the clocks showed what follows
+	mono   time.Time
+	wall   time.Time
+	asleep bool
+}
+
+func newClock(m machine) *clock {
+	now := time.Now()
+	return &clock{rate: m.rate, at: now, mono: now, wall: now.Round(0).Add(m.step)}
+}
+
+func (c *clock) read() (mono, wall time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.readLocked()
+}
+
+func (c *clock) readLocked() (mono, wall time.Time) {
+	d := time.Duration(float64(time.Since(c.at)) * c.rate)
+	if c.asleep {
+		return c.mono, c.wall.Add(d)
+	}
+	return c.mono.Add(d), c.wall.Add(d)
+}
+
+// change changes the clocks from now on.
+func (c *clock) change(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mono, c.wall = c.readLocked()
+	c.at = time.Now()
+	f()
+}
+
+// readings is package tenure's own type for a reading of both clocks.
+type readings struct{ mono, wall time.Time }
+
+// setClocks makes opts, a *tenure.Options or *tenure.LeaseOptions, read the
+// clocks. The field is not exported, since no program has a use for it.
+func setClocks(opts any, c *clock) {
+	field := reflect.ValueOf(opts).Elem().FieldByName("clocks")
+	if got := fmt.Sprintf("%v", field.Type()); got != "func() tenure.instant" {
+		panic("sim: the clocks are read by a " + got)
+	}
+	var mine []string
+	for _, t := range []reflect.Type{field.Type().Out(0), reflect.TypeFor[readings]()} {
+		var layout string
+		for f := range t.Fields() {
+			layout += fmt.Sprint(f.Name, f.Type, f.Offset, " ")
+		}
+		mine = append(mine, layout)
+	}
+	if mine[0] != mine[1] {
+		panic("sim: a reading of the clocks is made of " + mine[0])
+	}
+	*(*func() readings)(unsafe.Pointer(field.UnsafeAddr())) = func() readings {
+		mono, wall := c.read()
+		return readings{mono: mono, wall: wall}
+	}
+}

@@ -1,0 +1,2 @@
+// Package sim holds tests alone.
+package sim
