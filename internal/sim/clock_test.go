@@ -12,13 +12,16 @@ import (
 // of the bubble; the monotonic one stands still while the machine sleeps; the
 // wall clock can be set.
 type clock struct {
-	mu     sync.Mutex
-	rate   float64
-	at     time.Time // of the last change, when the clocks showed what follows
-	mono   time.Time
-	wall   time.Time
-	asleep bool
+	mu    sync.Mutex
+	rate  float64
+	at    time.Time // of the last change, when the clocks showed what follows
+	mono  time.Time
+	wall  time.Time
+	awake time.Time // the monotonic clock stands still before
 }
+
+// sleep stops the monotonic clock for d from now on.
+func (c *clock) sleep(d time.Duration) { c.change(func() { c.awake = c.at.Add(d) }) }
 
 func newClock(m machine) *clock {
 	now := time.Now()
@@ -32,11 +35,12 @@ func (c *clock) read() (mono, wall time.Time) {
 }
 
 func (c *clock) readLocked() (mono, wall time.Time) {
-	d := time.Duration(float64(time.Since(c.at)) * c.rate)
-	if c.asleep {
-		return c.mono, c.wall.Add(d)
+	since := func(t time.Time) time.Duration { return time.Duration(float64(time.Since(t)) * c.rate) }
+	mono, wall = c.mono, c.wall.Add(since(c.at))
+	if awake := since(c.awake); awake > 0 {
+		mono = mono.Add(min(awake, since(c.at)))
 	}
-	return c.mono.Add(d), c.wall.Add(d)
+	return mono, wall
 }
 
 // change changes the clocks from now on.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"sync"
@@ -22,7 +23,7 @@ type ledger struct {
 
 	mu        sync.Mutex
 	wrong     []string
-	lines     []string // what has happened, in order
+	log       io.Writer // of what has happened, in order
 	faults    map[kind]int
 	terms     int
 	known     map[*tenure.Term]*stay
@@ -72,9 +73,9 @@ const (
 	unsent // refused here
 )
 
-func newLedger(p *plan) *ledger {
+func newLedger(p *plan, log io.Writer) *ledger {
 	l := &ledger{
-		plan: p, start: time.Now(), faults: make(map[kind]int), known: make(map[*tenure.Term]*stay),
+		plan: p, log: log, start: time.Now(), faults: make(map[kind]int), known: make(map[*tenure.Term]*stay),
 		evicted: make(map[tenure.Fence]bool), harmed: make(map[tenure.Fence]time.Time), revoked: make(map[clientv3.LeaseID]time.Time),
 	}
 	for i := range p.elections {
@@ -90,8 +91,10 @@ func (l *ledger) logf(format string, args ...any) {
 	l.logLocked(format, args...)
 }
 
-func (l *ledger) logLocked(format string, args ...any) {
-	l.lines = append(l.lines, fmt.Sprintf("%9.3f ", time.Since(l.start).Seconds())+fmt.Sprintf(format, args...))
+func (l *ledger) logLocked(format string, args ...any) string {
+	line := fmt.Sprintf("%9.3f ", time.Since(l.start).Seconds()) + fmt.Sprintf(format, args...)
+	fmt.Fprintln(l.log, line)
+	return line
 }
 
 func (l *ledger) wrongf(format string, args ...any) {
@@ -101,8 +104,7 @@ func (l *ledger) wrongf(format string, args ...any) {
 }
 
 func (l *ledger) wrongLocked(format string, args ...any) {
-	l.logLocked("WRONG: "+format, args...)
-	l.wrong = append(l.wrong, l.lines[len(l.lines)-1])
+	l.wrong = append(l.wrong, l.logLocked("WRONG: "+format, args...))
 }
 
 // begin notes a term, as soon as anybody hears of it.
@@ -122,10 +124,13 @@ func (l *ledger) begin(c *candidate, term *tenure.Term) *stay {
 		l.wrongLocked("%v begins epoch %d and has seen %d", c, term.Epoch(), c.highest)
 	}
 	c.highest = max(c.highest, term.Epoch())
-	if term.Epoch() <= e.highest && !l.excusedLocked(s) {
+	harmed := l.harmedLocked(s)
+	if term.Epoch() <= e.highest && harmed.IsZero() {
 		l.wrongLocked("epoch %d begins after epoch %d", term.Epoch(), e.highest)
 	}
-	e.highest = max(e.highest, term.Epoch())
+	if harmed.IsZero() || harmed != l.restored {
+		e.highest = max(e.highest, term.Epoch())
+	}
 	for _, o := range e.present {
 		if o.c == c && o.working {
 			l.wrongLocked("%v begins epoch %d while it works in epoch %d", c, term.Epoch(), o.term.Epoch())

@@ -30,6 +30,7 @@ type machine struct {
 	sleeps bool          // so its wall clock is not set back
 	shared bool          // one lease for its candidates
 	stop   time.Duration // StopTimeout
+	lag    time.Duration // of its link, each way
 }
 
 // A kind is what an event does.
@@ -153,6 +154,7 @@ func newPlan(seed uint64) *plan {
 	}
 	p.elections = []int{1, 1, 1, 2, 3}[r.IntN(5)]
 	beyond := r.IntN(8) == 0
+	lag := []time.Duration{0, 0, 100 * time.Microsecond, 5 * time.Millisecond}[r.IntN(4)]
 	for range 1 + r.IntN(5) {
 		m := machine{
 			rate:   1 + share*(1.6*r.Float64()-0.8),
@@ -161,6 +163,7 @@ func newPlan(seed uint64) *plan {
 			sleeps: r.IntN(2) == 0,
 			shared: r.IntN(3) == 0,
 			stop:   []time.Duration{p.ttl / 2, time.Second, 30 * time.Second}[r.IntN(3)],
+			lag:    lag,
 		}
 		if m.beyond {
 			m.rate *= 0.5 + r.Float64()
@@ -234,7 +237,10 @@ func (p *plan) one(r *rand.Rand, k kind, share float64, at time.Duration) time.D
 	case pause, hollow, bigger:
 		e.d = some(2 * p.ttl)
 	case sleep:
-		e.machine, e.d = p.some(r, func(m machine) bool { return m.sleeps || m.beyond }), some(2*p.ttl)
+		if e.machine = p.sleeper(r); e.machine < 0 {
+			return at
+		}
+		e.d = some(2 * p.ttl)
 	case step:
 		e.d = spread(r, []time.Duration{p.ttl, 2 * time.Hour}[r.IntN(2)])
 		e.machine = r.IntN(len(p.machines))
@@ -278,14 +284,14 @@ func (p *plan) one(r *rand.Rand, k kind, share float64, at time.Duration) time.D
 	return at
 }
 
-// some returns a machine of which ok is true, if there is one.
-func (p *plan) some(r *rand.Rand, ok func(machine) bool) int {
+// sleeper returns a machine that may sleep, or -1.
+func (p *plan) sleeper(r *rand.Rand) int {
 	for _, i := range r.Perm(len(p.machines)) {
-		if ok(p.machines[i]) {
+		if p.machines[i].sleeps || p.machines[i].beyond {
 			return i
 		}
 	}
-	return 0
+	return -1
 }
 
 // methods are those that a candidate uses.

@@ -84,6 +84,7 @@ func (h *host) rule(p *process, d time.Duration, method string, a etcdtest.Actio
 
 // heal ends all that is in force, but not the rate of the clocks.
 func (h *host) heal() {
+	h.clock.sleep(0)
 	h.mu.Lock()
 	rules, p := h.rules, h.p
 	h.rules = nil
@@ -92,7 +93,7 @@ func (h *host) heal() {
 		rule.Release()
 	}
 	if p != nil {
-		p.client.Link.Delay(0, 0)
+		p.client.Link.Delay(h.lag, h.lag)
 		p.client.Link.Heal()
 	}
 	h.well()
@@ -123,7 +124,9 @@ func (h *host) start() {
 	if h.p != nil || h.w.over() {
 		return
 	}
+	h.clock.sleep(0) // nothing runs on a machine that sleeps
 	p := &process{w: h.w, m: h, number: int(h.w.processes.Add(1)), client: h.w.s.Client(reconnectSoon)}
+	p.client.Link.Delay(h.lag, h.lag)
 	p.ctx, p.end = context.WithCancel(context.Background())
 	if h.shared {
 		opts := &tenure.LeaseOptions{TTL: h.w.plan.ttl, Margin: h.w.plan.margin}

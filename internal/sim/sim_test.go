@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -43,10 +43,19 @@ func simulate(t *testing.T, seed uint64, keep string) report {
 	p := newPlan(seed)
 	r := report{Seed: seed, Events: len(p.events), Faults: make(map[string]int)}
 	require.NoError(t, p.keep(keep))
+	log := io.Discard
+	if *logFlag != "" {
+		r.Log = filepath.Join(*logFlag, fmt.Sprintf("seed-%d.log", seed))
+		f, err := os.Create(r.Log)
+		require.NoError(t, err)
+		defer f.Close()
+		log = f
+	}
+	fmt.Fprintln(log, p)
 	var w *world
 	t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 		etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
-			w = newWorld(t, s, p)
+			w = newWorld(t, s, p, log)
 			w.run()
 		})
 	})
@@ -56,11 +65,6 @@ func simulate(t *testing.T, seed uint64, keep string) report {
 	r.Terms, r.Wrong, r.Takeover, r.Recovery = w.terms, w.wrong, w.takeover.Seconds(), w.recovery.Seconds()
 	for k, n := range w.faults {
 		r.Faults[string(k)] = n
-	}
-	if len(r.Wrong) > 0 && *logFlag != "" {
-		r.Log = filepath.Join(*logFlag, fmt.Sprintf("seed-%d.log", seed))
-		text := p.String() + "\n" + strings.Join(w.lines, "\n") + "\n"
-		require.NoError(t, os.WriteFile(r.Log, []byte(text), 0o600))
 	}
 	return r
 }

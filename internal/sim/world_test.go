@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,9 +36,9 @@ type world struct {
 	takeover, recovery time.Duration
 }
 
-func newWorld(t *testing.T, s *etcdtest.Server, p *plan) *world {
+func newWorld(t *testing.T, s *etcdtest.Server, p *plan, log io.Writer) *world {
 	t.Helper()
-	w := &world{t: t, s: s, ledger: newLedger(p)}
+	w := &world{t: t, s: s, ledger: newLedger(p, log)}
 	share := 0.1
 	if p.margin > 0 {
 		share = float64(p.margin) / float64(p.ttl)
@@ -211,7 +212,6 @@ func (w *world) rest() {
 		w.s.Start()
 	}
 	for _, h := range w.hosts {
-		h.clock.change(func() { h.clock.asleep = false })
 		h.heal()
 	}
 	w.watchers.Link.Heal()
@@ -388,8 +388,8 @@ func (w *world) operate(e event) {
 	admin := w.s.Admin()
 	kvs := w.s.Keys(key)
 	if e.kind == compact {
-		w.gather()
 		resp, err := admin.Get(ctx, key)
+		w.gather() // up to a later revision
 		if err == nil && resp.Header.Revision > 2 {
 			_, err = admin.Compact(ctx, resp.Header.Revision-int64(e.n))
 		}
@@ -486,13 +486,12 @@ func (w *world) harmProcess(h *host, p *process, e event) {
 		h.hurts(-1)
 		map[kind]func(){cut: link.Cut, cutUp: link.CutUp, cutDown: link.CutDown, refuse: link.Refuse}[e.kind]()
 	case delay:
-		h.hurts(w.plan.ttl)
 		if e.d > 0 || e.d2 > 0 {
 			h.hurts(-1)
 		} else {
 			h.well()
 		}
-		link.Delay(e.d, e.d2)
+		link.Delay(h.lag+e.d, h.lag+e.d2)
 	case drop:
 		h.hurts(w.plan.ttl)
 		link.DropConnections()
@@ -530,10 +529,10 @@ func (w *world) harmProcess(h *host, p *process, e event) {
 		h.rule(p, e.d, "", etcdtest.HoldRequest())
 		h.rule(p, e.d, "", etcdtest.HoldAnswer())
 	case sleep:
-		h.rule(p, e.d, "", etcdtest.HoldRequest())
-		h.rule(p, e.d, "", etcdtest.HoldAnswer())
-		h.clock.change(func() { h.clock.asleep = true })
-		time.AfterFunc(e.d, func() { h.clock.change(func() { h.clock.asleep = false }) })
+		h.clock.sleep(e.d)
+		// Woken a little later: the clocks must have moved on by then.
+		h.rule(p, e.d+time.Millisecond, "", etcdtest.HoldRequest())
+		h.rule(p, e.d+time.Millisecond, "", etcdtest.HoldAnswer())
 	case hollow:
 		h.rule(p, e.d, "LeaseKeepAlive", etcdtest.EditRequest(func(r *pb.LeaseKeepAliveRequest) { r.ID = 1 }))
 		h.rule(p, e.d, "LeaseKeepAlive", etcdtest.EditAnswer(func(r *pb.LeaseKeepAliveResponse) {
