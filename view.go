@@ -39,6 +39,7 @@ type view struct {
 
 	held       *keyValue    // nil: vacant
 	rev        atomic.Int64 // held is the state at this revision, or a later one
+	created    int64        // the create revision that held had last
 	cluster    uint64
 	known      bool // held has been read at least once
 	vacancies  int  // how often the key has become vacant
@@ -229,7 +230,9 @@ func (v *view) read(ctx context.Context) (changed bool, err error) {
 // whether anything changed.
 func (v *view) adopt(r reading) (changed bool) {
 	recovered := v.relief()
-	back := r.rev < r.floor || v.cluster != 0 && r.cluster != v.cluster
+	// A restore that bumps the revision shows in nothing but a key of the past.
+	back := r.rev < r.floor || v.cluster != 0 && r.cluster != v.cluster ||
+		r.rev >= v.rev.Load() && r.kv != nil && r.kv.CreateRevision < v.created
 	if r.rev < v.rev.Load() && !back {
 		return recovered
 	}
@@ -253,6 +256,7 @@ func (v *view) set(kv *keyValue, rev int64) {
 	}
 	if kv != nil {
 		v.refused = nil
+		v.created = kv.CreateRevision
 	}
 	v.held = kv
 	v.rev.Store(rev)
