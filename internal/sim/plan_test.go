@@ -334,16 +334,17 @@ func (p *plan) silentFromTheStart(r *rand.Rand, at time.Duration) time.Duration 
 	return end.at
 }
 
-// keep drops all events but those, which are counted from 0: 3,5-9 or all.
+// keep drops all events but those, which are counted from 0: 3,5-9, all or none.
 func (p *plan) keep(list string) error {
-	if list == "all" {
+	switch list {
+	case "all":
+		return nil
+	case "none":
+		p.events = nil
 		return nil
 	}
 	var kept []event
 	for part := range strings.SplitSeq(list, ",") {
-		if part == "" {
-			continue
-		}
 		a, b, isRange := strings.Cut(part, "-")
 		from, err := strconv.Atoi(a)
 		to := from
