@@ -3,6 +3,9 @@ package sim
 import (
 	"fmt"
 	"reflect"
+	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 	"unsafe"
@@ -18,10 +21,44 @@ type clock struct {
 	mono  time.Time
 	wall  time.Time
 	awake time.Time // the monotonic clock stands still before
+	until time.Time // the process stands still before
 }
 
-// sleep stops the monotonic clock for d from now on.
-func (c *clock) sleep(d time.Duration) { c.change(func() { c.awake = c.at.Add(d) }) }
+// pause lets the process stand still for d from now on, as far as readings can.
+func (c *clock) pause(d time.Duration) { c.change(func() { c.until = c.at.Add(d) }) }
+
+// sleep stops the monotonic clock as well.
+func (c *clock) sleep(d time.Duration) {
+	c.change(func() { c.awake, c.until = c.at.Add(d), c.at.Add(d) })
+}
+
+// wake ends a pause and a sleep.
+func (c *clock) wake() { c.sleep(0) }
+
+// still are the functions of package tenure that a process which stands still
+// does not get through. They hold no lock when they read the clocks, since a
+// goroutine that waits with a lock stops the clock of the bubble. Without them,
+// timers would end a term although nothing of its process runs.
+var still = []string{".(*Lease).guard", ".(*Lease).keep", ".(*Lease).renew"}
+
+// wait blocks while the process stands still, if the caller of whoever reads is
+// one of those.
+func (c *clock) wait() {
+	for {
+		c.mu.Lock()
+		left := time.Until(c.until)
+		c.mu.Unlock()
+		if left <= 0 {
+			return
+		}
+		pc, _, _, _ := runtime.Caller(2)
+		name := runtime.FuncForPC(pc).Name()
+		if !slices.ContainsFunc(still, func(f string) bool { return strings.HasSuffix(name, f) }) {
+			return
+		}
+		time.Sleep(min(left, 50*time.Millisecond)) // it may be woken
+	}
+}
 
 func newClock(m machine) *clock {
 	now := time.Now()
@@ -74,6 +111,7 @@ func setClocks(opts any, c *clock) {
 		panic("sim: a reading of the clocks is made of " + mine[0])
 	}
 	*(*func() readings)(unsafe.Pointer(field.UnsafeAddr())) = func() readings {
+		c.wait()
 		mono, wall := c.read()
 		return readings{mono: mono, wall: wall}
 	}

@@ -44,8 +44,9 @@ type election struct {
 	present   []*stay      // terms that are, or were lately
 	last      time.Time    // the last end of a validity
 	writes    map[string]outcome
-	versions  []version // of the data, since the last restore
-	inside    tenure.Fence
+	versions  []version    // of the data, since the last restore
+	entered   tenure.Fence // the last that the gate has let in
+	inside    map[tenure.Fence]int
 }
 
 // A stay is a term and what the ledger knows of it.
@@ -80,7 +81,7 @@ func newLedger(p *plan, log io.Writer) *ledger {
 	}
 	for i := range p.elections {
 		key := fmt.Sprintf("/sim/%d", i)
-		l.elections = append(l.elections, &election{key: key, data: fmt.Sprintf("/data/%d", i), gate: tenure.NewGate(key), writes: make(map[string]outcome)})
+		l.elections = append(l.elections, &election{key: key, data: fmt.Sprintf("/data/%d", i), gate: tenure.NewGate(key), writes: make(map[string]outcome), inside: make(map[tenure.Fence]int)})
 	}
 	return l
 }
@@ -310,8 +311,32 @@ func (l *ledger) wrote(s *stay, value string, o outcome) {
 	defer l.mu.Unlock()
 	e := l.elections[s.c.election]
 	e.writes[value] = o
-	if o == acked {
+	if o == acked && (l.restored.IsZero() || s.began.After(l.restored)) {
 		e.acked = max(e.acked, s.term.Epoch())
+	}
+}
+
+// enter notes that the gate has let a fence in, and returns what notes that it
+// has left.
+func (l *ledger) enter(s *stay) (leave func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e, fence := l.elections[s.c.election], s.term.Fence()
+	last := e.entered
+	if fence.Epoch < last.Epoch || fence.Epoch == last.Epoch && fence.Lease != last.Lease {
+		l.wrongLocked("the gate lets %v in after %v", fence, last)
+	}
+	e.entered = fence
+	e.inside[fence]++
+	if len(e.inside) > 1 {
+		l.wrongLocked("the gate has let in %v at once", slices.Collect(maps.Keys(e.inside)))
+	}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if e.inside[fence]--; e.inside[fence] == 0 {
+			delete(e.inside, fence)
+		}
 	}
 }
 

@@ -202,6 +202,10 @@ func (p *plan) draw(r *rand.Rand, share float64) {
 			at = p.slowThenSilent(r, at)
 		case 3:
 			at = p.silentFromTheStart(r, at)
+		case 4:
+			if slices.Contains(kinds, restore) {
+				at = p.carelessRestore(r, at)
+			}
 		default:
 			at = p.one(r, kinds[r.IntN(len(kinds))], share, at)
 		}
@@ -332,6 +336,24 @@ func (p *plan) silentFromTheStart(r *rand.Rand, at time.Duration) time.Duration 
 	end.at, end.kind = e.at+2*p.ttl+time.Second, healAll
 	p.events = append(p.events, end)
 	return end.at
+}
+
+// carelessRestore makes epochs repeat: what happened between a snapshot and the
+// first epoch after it happens again when that snapshot is restored plainly, so
+// that another term, on another lease, gets the same epoch.
+func (p *plan) carelessRestore(r *rand.Rand, at time.Duration) time.Duration {
+	add := func(k kind, after, d time.Duration) {
+		p.events = append(p.events, event{at: at + after, kind: k, d: d})
+	}
+	for i := range p.machines {
+		p.events = append(p.events, event{at: at, kind: crash, machine: i, d: 4 * time.Second})
+	}
+	add(snapshot, 100*time.Millisecond, 100*time.Millisecond)
+	add(revoke, 3*time.Second, 0)
+	again := 5*time.Second + time.Duration(r.Int64N(int64(p.ttl)))
+	add(restore, again, 100*time.Millisecond)
+	add(revoke, again, 0)
+	return at + again + 2*p.ttl
 }
 
 // keep drops all events but those, which are counted from 0: 3,5-9, all or none.

@@ -84,7 +84,7 @@ func (h *host) rule(p *process, d time.Duration, method string, a etcdtest.Actio
 
 // heal ends all that is in force, but not the rate of the clocks.
 func (h *host) heal() {
-	h.clock.sleep(0)
+	h.clock.wake()
 	h.mu.Lock()
 	rules, p := h.rules, h.p
 	h.rules = nil
@@ -124,7 +124,7 @@ func (h *host) start() {
 	if h.p != nil || h.w.over() {
 		return
 	}
-	h.clock.sleep(0) // nothing runs on a machine that sleeps
+	h.clock.wake() // nothing starts on a machine that sleeps
 	p := &process{w: h.w, m: h, number: int(h.w.processes.Add(1)), client: h.w.s.Client(reconnectSoon)}
 	p.client.Link.Delay(h.lag, h.lag)
 	p.ctx, p.end = context.WithCancel(context.Background())
@@ -172,14 +172,26 @@ func (p *process) crash() {
 	p.end()
 }
 
-// shutdown ends the process in order, and blocks until it has ended.
+// shutdown ends the process in order, and blocks until it has ended. Every other
+// process closes its shared lease while it leads.
 func (p *process) shutdown() {
+	if p.number%2 == 0 {
+		p.release()
+	}
 	p.end()
 	p.wg.Wait()
+	p.release()
+}
+
+// release closes the lease, if there is one.
+func (p *process) release() {
 	if p.lease == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	p.w.mu.Lock()
+	p.leaving = true
+	p.w.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute+10*p.w.plan.ttl)
 	defer cancel()
 	if err := p.lease.Close(ctx); err != nil {
 		p.w.wrongf("process %d: Lease.Close() = %v", p.number, err)
@@ -251,9 +263,9 @@ func (c *candidate) live() {
 			pass(c.p.ctx, time.Second)
 		default:
 			w.mu.Lock()
-			dead := c.p.dead
+			fits := c.p.dead || c.p.leaving && errors.Is(err, tenure.ErrLeaseClosed)
 			w.mu.Unlock()
-			if !dead {
+			if !fits {
 				w.wrongf("%v has ended: %v", c, err)
 			}
 			pass(c.p.ctx, time.Second)
@@ -305,7 +317,11 @@ func (c *candidate) run(ctx context.Context, e *tenure.Elector) error {
 		c.work(ctx, s)
 		return nil
 	})
-	if err == nil && !errors.Is(last.term.Err(), tenure.Resigned) {
+	switch {
+	case err != nil:
+	case last == nil:
+		c.p.w.wrongf("Run has ended as if its work were done, and it has done none")
+	case !errors.Is(last.term.Err(), tenure.Resigned):
 		c.p.w.wrongf("Run has ended as if its work were done, and its term had ended: %v", last.term.Err())
 	}
 	return err
@@ -346,6 +362,7 @@ func (c *candidate) work(ctx context.Context, s *stay) {
 	for n := 0; ; n++ {
 		w.write(s, n, true)
 		w.read(s)
+		w.pass(s, task.every/8)
 		select {
 		case <-ctx.Done():
 			if task.does == lingers {
@@ -371,6 +388,7 @@ func (c *candidate) work(ctx context.Context, s *stay) {
 // nothing of the term's end.
 func (c *candidate) haunt(s *stay, task task) {
 	for end := time.Now().Add(task.haunts); time.Now().Before(end) && !c.p.w.calm(); time.Sleep(task.every) {
-		c.p.w.write(s, 1000, false)
+		c.p.w.write(s, 0, false)
+		c.p.w.pass(s, task.every)
 	}
 }

@@ -89,7 +89,7 @@ func tryMutants(ctx context.Context, root string, o options, words []string) (su
 		each(ctx, binary, o, func(r report) bool {
 			seeds++
 			if len(r.Wrong) > 0 {
-				found = strings.TrimSpace(r.Wrong[0])
+				found = fmt.Sprintf("seed %d, %s", r.Seed, strings.TrimSpace(r.Wrong[0]))
 			}
 			return found == ""
 		})
