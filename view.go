@@ -230,9 +230,7 @@ func (v *view) read(ctx context.Context) (changed bool, err error) {
 // whether anything changed.
 func (v *view) adopt(r reading) (changed bool) {
 	recovered := v.relief()
-	// A restore that bumps the revision shows in nothing but a key of the past.
-	back := r.rev < r.floor || v.cluster != 0 && r.cluster != v.cluster ||
-		r.rev >= v.rev.Load() && r.kv != nil && r.kv.CreateRevision < v.created
+	back := r.rev < r.floor || v.cluster != 0 && r.cluster != v.cluster
 	if r.rev < v.rev.Load() && !back {
 		return recovered
 	}
@@ -256,6 +254,9 @@ func (v *view) set(kv *keyValue, rev int64) {
 	}
 	if kv != nil {
 		v.refused = nil
+		// A restore that bumps the revision, or whose revision has overtaken ours
+		// since, shows in nothing but a key of the past.
+		v.rolledBack = v.rolledBack || kv.CreateRevision < v.created
 		v.created = kv.CreateRevision
 	}
 	v.held = kv
