@@ -188,7 +188,10 @@ func (l *ledger) fitsLocked(s *stay, reason tenure.Reason) bool {
 		return l.excusedLocked(s) || s.c.p.dead || time.Since(s.c.p.m.trouble()) < patience ||
 			time.Since(l.down) < patience || s.term.Context().Err() != nil
 	default: // deleted, replaced, fenced
-		return l.excusedLocked(s)
+		// Or the lease had run out, and a process that stood still heard of what
+		// came after before its own timer told it.
+		mono, _ := s.c.p.m.clock.read()
+		return l.excusedLocked(s) || !s.over.IsZero() || s.term.ValidUntil().Before(mono)
 	}
 }
 
