@@ -62,7 +62,7 @@ func (c *clock) wait() {
 
 func newClock(m machine) *clock {
 	now := time.Now()
-	return &clock{rate: m.rate, at: now, mono: now, wall: now.Round(0).Add(m.step)}
+	return &clock{rate: m.rate, at: now, awake: now, until: now, mono: now, wall: now.Round(0).Add(m.step)}
 }
 
 func (c *clock) read() (mono, wall time.Time) {
