@@ -67,12 +67,14 @@ func TestAPausedProcessIsStoppedByItsClocksAlone(t *testing.T) {
 			TermEnded: func(*tenure.Term, error) { ended <- time.Now() },
 		}}
 		setClocks(opts, c)
-		e, err := tenure.New(s.Client().Client, "/sim/0", opts)
+		client := s.Client()
+		e, err := tenure.New(client.Client, "/sim/0", opts)
 		require.NoError(t, err)
 		term, err := e.Campaign(t.Context())
 		require.NoError(t, err)
 		time.Sleep(5 * time.Second)
 		require.True(t, term.Valid(), "it is renewed")
+		client.Link.Cut()
 		c.pause(4 * time.Second)
 		wake := time.Now().Add(4 * time.Second)
 		time.Sleep(3 * time.Second)
@@ -80,6 +82,8 @@ func TestAPausedProcessIsStoppedByItsClocksAlone(t *testing.T) {
 		require.NoError(t, term.Context().Err(), "nobody has run to end it")
 		require.False(t, etcdtest.Await(t, 10*time.Second, "the end", ended).Before(wake))
 		require.ErrorIs(t, context.Cause(term.Context()), tenure.LeaseExpired)
+		time.Sleep(time.Second)
+		client.Link.Heal()
 		require.NoError(t, term.Resign())
 
 		// While the machine sleeps, the wall clock alone goes on.

@@ -72,14 +72,13 @@ func (h *host) well() {
 }
 
 // rule puts a fault of single messages in force, for a time.
-func (h *host) rule(p *process, d time.Duration, method string, a etcdtest.Action, opts ...etcdtest.Option) *etcdtest.Rule {
+func (h *host) rule(p *process, d time.Duration, method string, a etcdtest.Action, opts ...etcdtest.Option) {
 	rule := p.client.Faults.On(method, a, opts...)
 	h.mu.Lock()
 	h.rules = append(h.rules, rule)
 	h.mu.Unlock()
 	time.AfterFunc(d, rule.Release)
 	h.hurts(d + h.w.plan.ttl)
-	return rule
 }
 
 // heal ends all that is in force, but not the rate of the clocks.
@@ -346,27 +345,27 @@ func (c *candidate) campaign(ctx context.Context, win func(context.Context) (*te
 // work does the task of a term.
 func (c *candidate) work(ctx context.Context, s *stay) {
 	w := c.p.w
-	task := w.plan.task(c.p.m.number, c.election, s.number)
+	todo := w.plan.task(c.p.m.number, c.election, s.number)
 	if w.calm() {
-		task.does, task.every = obeys, w.plan.ttl/10
+		todo.does, todo.every = obeys, w.plan.ttl/10
 	}
 	w.works(s, true)
 	defer w.works(s, false)
-	if task.haunts > 0 {
-		c.p.wg.Go(func() { c.haunt(s, task) })
+	if todo.haunts > 0 {
+		c.p.wg.Go(func() { c.haunt(s, todo) })
 	}
 	until := make(<-chan time.Time)
-	if task.does == returns || task.does == resigns {
-		until = time.After(task.length)
+	if todo.does == returns || todo.does == resigns {
+		until = time.After(todo.length)
 	}
 	for n := 0; ; n++ {
 		w.write(s, n, true)
 		w.read(s)
-		w.pass(s, task.every/8)
+		w.pass(s, todo.every/8)
 		select {
 		case <-ctx.Done():
-			if task.does == lingers {
-				for end := time.Now().Add(task.length); time.Now().Before(end); time.Sleep(task.every) {
+			if todo.does == lingers {
+				for end := time.Now().Add(todo.length); time.Now().Before(end); time.Sleep(todo.every) {
 					n++
 					w.write(s, n, n%2 == 0)
 					w.read(s)
@@ -374,21 +373,21 @@ func (c *candidate) work(ctx context.Context, s *stay) {
 			}
 			return
 		case <-until:
-			if task.does == resigns {
+			if todo.does == resigns {
 				w.resigns(s)
 				_ = s.term.Resign()
 			}
 			return
-		case <-time.After(task.every):
+		case <-time.After(todo.every):
 		}
 	}
 }
 
 // haunt writes with the fence of the term as another process would, which knows
 // nothing of the term's end.
-func (c *candidate) haunt(s *stay, task task) {
-	for end := time.Now().Add(task.haunts); time.Now().Before(end) && !c.p.w.calm(); time.Sleep(task.every) {
+func (c *candidate) haunt(s *stay, todo task) {
+	for end := time.Now().Add(todo.haunts); time.Now().Before(end) && !c.p.w.calm(); time.Sleep(todo.every) {
 		c.p.w.write(s, 0, false)
-		c.p.w.pass(s, task.every)
+		c.p.w.pass(s, todo.every)
 	}
 }
