@@ -90,7 +90,7 @@ func run(ctx context.Context) (faults int, err error) {
 	if out, err := build(ctx, root, binary); err != nil {
 		return 0, fmt.Errorf("%w\n%s", err, out)
 	}
-	return simulate(ctx, root, binary, o)
+	return simulate(ctx, binary, o)
 }
 
 // build compiles the simulation, with the flags that the go command takes.
@@ -102,7 +102,7 @@ func build(ctx context.Context, root, binary string, flags ...string) (string, e
 }
 
 // simulate runs seeds until there are enough of them, or time is over.
-func simulate(ctx context.Context, root, binary string, o options) (failed int, err error) {
+func simulate(ctx context.Context, binary string, o options) (failed int, err error) {
 	started := time.Now()
 	total := newTotal()
 	var failures []report
