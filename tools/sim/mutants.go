@@ -25,7 +25,6 @@ var safety = []string{
 	"margin dropped",
 	"margin of the grant dropped",
 	"wall clock ignored",
-	"validity is a flag that a goroutine sets",
 	"read after the renewal dropped",
 	"Raft term not compared",
 	"falsified TTL believed",
