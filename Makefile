@@ -34,7 +34,7 @@ OUT := $(CURDIR)/.out
 LIMIT := $(if $(shell command -v timeout),timeout 120)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test integration race examples lint fmt cover tidy-check flaky fuzz mutants model api importer bench bench-short clean
+.PHONY: help demo test integration race sim sim-short sim-mutants examples lint fmt cover tidy-check flaky fuzz mutants model api importer bench bench-short clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -81,6 +81,15 @@ model: ## Check the formal model of lease and fence with Spin, which is installe
 	fi; \
 	if [ -n "$$(missing)" ]; then echo "SKIPPED, because they cannot be had:" $$(missing); exit 0; fi; \
 	sh docs/model/check.sh
+
+sim: ## Simulate elections in virtual time, on new seeds for FOR (5m), or on SEEDS of them (ARGS="...")
+	@go run -C tools/sim . -for $(or $(FOR),5m) $(if $(SEEDS),-seeds $(SEEDS)) $(ARGS)
+
+sim-short: ## The same for a minute
+	@go run -C tools/sim . -for 1m
+
+sim-mutants: ## Count the seeds until the simulation finds each safety mutant (ARGS="word ..." picks some)
+	@go run -C tools/sim . -mutants $(ARGS)
 
 api: ## Compare the API with that of the last tag, or of BASE=commit, and fail if a change is incompatible
 	@base="$(or $(BASE),$$(git describe --tags --abbrev=0 2>/dev/null))"; \

@@ -50,7 +50,8 @@ const (
 	// Unreachable: etcd does not answer; what was known last may be outdated.
 	Unreachable
 	// RolledBack: etcd's revision went back, as it does when a snapshot is
-	// restored without bumping it; epochs may repeat. What is known starts anew.
+	// restored without bumping it; epochs may repeat. Or the key did, as it does
+	// when one is restored with a bump. What is known starts anew.
 	RolledBack
 )
 

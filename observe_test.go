@@ -302,6 +302,42 @@ func TestObserveRolledBack(t *testing.T) {
 	})
 }
 
+// TestObserveBumpedRestore: the revision of a restored etcd was bumped, and yet
+// an older term holds the key again, which was replaced before.
+func TestObserveBumpedRestore(t *testing.T) {
+	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
+		put := func() tenure.Epoch {
+			r, err := s.Admin().Put(t.Context(), key, "")
+			require.NoError(t, err)
+			return tenure.Epoch(r.Header.Revision)
+		}
+		older := put()
+		s.Stop()
+		backup := s.Snapshot()
+		s.Start()
+		time.Sleep(healing)
+		remove(t, s, key)
+		newer := put()
+		o := observe(t, s.Client())
+		require.Equal(t, newer, o.next(t, time.Second).Leader.Fence.Epoch)
+
+		s.Stop()
+		s.Restore(backup)
+		s.Bump(1_000_000)
+		s.Start()
+		for st := o.next(t, time.Minute); st.State != tenure.RolledBack; st = o.next(t, time.Minute) {
+			require.Equal(t, tenure.Unreachable, st.State)
+		}
+		require.Equal(t, older, o.next(t, time.Second).Leader.Fence.Epoch)
+		time.Sleep(healing)
+		require.Empty(t, o.states, "told once")
+		remove(t, s, key)
+		o.vacant(t, latency)
+		require.Greater(t, put(), newer)
+		require.Greater(t, o.next(t, latency).Leader.Fence.Epoch, newer)
+	})
+}
+
 // TestObserveTellsASlowConsumerOfARollback: although it is not the newest state.
 func TestObserveTellsASlowConsumerOfARollback(t *testing.T) {
 	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {

@@ -39,6 +39,7 @@ type view struct {
 
 	held       *keyValue    // nil: vacant
 	rev        atomic.Int64 // held is the state at this revision, or a later one
+	created    int64        // the create revision that held had last
 	cluster    uint64
 	known      bool // held has been read at least once
 	vacancies  int  // how often the key has become vacant
@@ -253,6 +254,10 @@ func (v *view) set(kv *keyValue, rev int64) {
 	}
 	if kv != nil {
 		v.refused = nil
+		// A restore that bumps the revision, or whose revision has overtaken ours
+		// since, shows in nothing but a key of the past.
+		v.rolledBack = v.rolledBack || kv.CreateRevision < v.created
+		v.created = kv.CreateRevision
 	}
 	v.held = kv
 	v.rev.Store(rev)

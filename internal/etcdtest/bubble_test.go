@@ -106,6 +106,32 @@ func TestRestoreRewindsAndBumpDoesNot(t *testing.T) {
 	})
 }
 
+func TestVersionsTellsTheHistoryOfAKey(t *testing.T) {
+	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
+		require.Empty(t, s.Versions("k", 0))
+		var revisions []int64
+		for _, v := range []string{"a", "b", "c", "d"} {
+			_, err := s.Admin().Put(t.Context(), "other", v)
+			require.NoError(t, err)
+			resp, err := s.Admin().Put(t.Context(), "k", v)
+			require.NoError(t, err)
+			revisions = append(revisions, resp.Header.Revision)
+		}
+		values := func(after int64) (all string) {
+			for _, kv := range s.Versions("k", after) {
+				all += string(kv.Value)
+			}
+			return all
+		}
+		require.Equal(t, "abcd", values(0))
+		require.Equal(t, "cd", values(revisions[1]))
+		require.Empty(t, values(revisions[3]))
+		_, err := s.Admin().Compact(t.Context(), revisions[2])
+		require.NoError(t, err)
+		require.Equal(t, "cd", values(0), "the others are compacted")
+	})
+}
+
 func TestOptions(t *testing.T) {
 	opts := &etcdtest.ServerOptions{
 		TickMs:            10,

@@ -3,9 +3,11 @@ package etcdtest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -195,6 +197,30 @@ func (s *Server) Keys(prefix string) []*mvccpb.KeyValue {
 	r, err := s.mustRun().KV().Range(context.Background(), key, end, mvcc.RangeOptions{})
 	must(s.t, "KV().Range()", err)
 	return r.KVs
+}
+
+// Versions returns the versions of a key since its creation that are newer than
+// the revision after and not compacted, the oldest first, likewise.
+func (s *Server) Versions(key string, after int64) []*mvccpb.KeyValue {
+	s.t.Helper()
+	kv := s.mustRun().KV()
+	var versions []*mvccpb.KeyValue
+	for at := int64(0); ; { // 0: the newest
+		r, err := kv.Range(context.Background(), []byte(key), nil, mvcc.RangeOptions{Rev: at})
+		if errors.Is(err, mvcc.ErrCompacted) {
+			break
+		}
+		must(s.t, "KV().Range()", err)
+		if len(r.KVs) == 0 || r.KVs[0].ModRevision <= after {
+			break
+		}
+		versions = append(versions, r.KVs[0])
+		if at = r.KVs[0].ModRevision - 1; r.KVs[0].Version == 1 {
+			break
+		}
+	}
+	slices.Reverse(versions)
+	return versions
 }
 
 // Leases returns how many leases the running server has, likewise.

@@ -1,0 +1,3 @@
+module github.com/tenure-go/tenure/tools/sim
+
+go 1.26.0
