@@ -139,7 +139,7 @@ func TestRecommendedConfigurationConnects(t *testing.T) {
 // compiler sees; every make target and file that they name exists.
 func TestDocumentsAreTrue(t *testing.T) {
 	var sources strings.Builder
-	for _, pattern := range []string{"*_test.go", "examples/*/*.go", "tenuretest/*.go", "fence*/*_test.go"} {
+	for _, pattern := range []string{"*_test.go", "examples/*/*.go", "tenuretest/*.go", "fence*/*_test.go", "leader*/*_test.go", "statushttp/*_test.go"} {
 		names, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		for _, name := range names {

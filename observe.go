@@ -131,7 +131,7 @@ func (e *Elector) Status() Status {
 func (e *Elector) observe(v *view) {
 	st := statusOf(v)
 	if v.rolledBack {
-		e.log.Error("etcd's revision went back: was a snapshot restored without bumping it?")
+		e.log.Error("etcd's revision went back, or the election's key: was a snapshot restored?")
 		e.publish(st)
 		v.rolledBack = false
 		st = statusOf(v)

@@ -134,6 +134,11 @@ var mutants = []mutant{
 		"TestFollowerNeverHangs|TestHolderNotices",
 	},
 	{
+		"restore with a bump not noticed", "view.go",
+		"v.rolledBack || kv.CreateRevision < v.created", "v.rolledBack",
+		"TestObserveBumpedRestore",
+	},
+	{
 		"roll-back of etcd not noticed", "view.go",
 		"back := r.rev < r.floor ||", "back := false &&",
 		"TestRestoredToAnOlderRevision|TestObserveRolledBack",
