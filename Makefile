@@ -105,7 +105,7 @@ integration: ## The fences against real databases and the promises against etcd 
 	fi; \
 	if [ -z "$$(missing)" ]; then export TENURE_REQUIRE_SERVERS=1; else echo "SKIPPED, because they cannot be had:" $$(missing); fi; \
 	echo "== go vet, go test: integration"; cd integration && go vet ./... && \
-	go test -shuffle=on -timeout=15m $(TESTFLAGS) $(run_flag) ./...
+	go test -shuffle=on -parallel=6 -timeout=15m $(TESTFLAGS) $(run_flag) ./...
 
 bench: ## Measure against the peers on a real cluster; ARGS="-out folder" keeps tables and charts (half an hour)
 	@go run -C benchmarks . $(ARGS)

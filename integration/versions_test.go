@@ -347,7 +347,7 @@ var contract = []struct {
 	}},
 
 	{"ForeignDeletesAreNoticed", func(t *testing.T, s *site, key, _ string) {
-		v := s.serve(t, key, nil)
+		v := s.serve(t, key, &tenure.Options{TTL: 2 * time.Second}) // a third of it passes before the next term
 		first := v.next(t)
 		_, err := s.admin.Delete(t.Context(), key)
 		require.NoError(t, err)
@@ -362,7 +362,7 @@ var contract = []struct {
 	}},
 
 	{"KeyPutWithoutLeaseEndsTheTermAndIsRemoved", func(t *testing.T, s *site, key, _ string) {
-		v := s.serve(t, key, nil)
+		v := s.serve(t, key, &tenure.Options{TTL: 2 * time.Second}) // a third of it passes before the next term
 		first := v.next(t)
 		_, err := s.admin.Put(t.Context(), key, "an operator's")
 		require.NoError(t, err)
