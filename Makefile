@@ -102,20 +102,32 @@ api: ## Compare the API with that of the last tag, or of BASE=commit, and fail i
 	$(TOOL) apidiff -m -incompatible "$$dir/base.export" github.com/tenure-go/tenure >"$$dir/bad" && \
 	if [ -s "$$dir/bad" ]; then echo "not compatible:"; cat "$$dir/bad"; exit 1; fi
 
-integration: ## The fences against real databases, the status page in a browser; what is missing is installed from Debian's packages, or skipped
-	@missing() { \
+integration: ## The fences against real databases, the promises against etcd 3.4 to 3.7, the status page in a browser; what is missing is installed, built, or skipped
+	@mkdir -p "$(OUT)/etcd"; export TENURE_ETCD="$(OUT)/etcd"; \
+	echo "== etcd 3.4 from Debian's packages, 3.5 to 3.7 from their modules"; \
+	if [ ! -x "$$TENURE_ETCD/etcd3.4" ] && command -v apt-get >/dev/null && command -v dpkg >/dev/null; then \
+		d=$$(mktemp -d) && (cd "$$d" && { [ "$$(id -u)" != 0 ] || apt-get update; } && apt-get download etcd-server && dpkg -x etcd-server_*.deb x && \
+			x/usr/bin/etcd --version | grep 'etcd Version: 3[.]4[.]' && mv x/usr/bin/etcd "$$TENURE_ETCD/etcd3.4") >"$$d.log" 2>&1 || cat "$$d.log"; \
+		rm -rf "$$d" "$$d.log"; \
+	fi; \
+	for v in 3.5 3.6 3.7; do go build -C integration/internal/servers/testdata/etcd$$v -o "$$TENURE_ETCD/etcd$$v" tool || rm -f "$$TENURE_ETCD/etcd$$v"; done; \
+	missing() { \
+		for v in 3.4 3.5 3.6 3.7; do [ -x "$$TENURE_ETCD/etcd$$v" ] || echo etcd-$$v; done; \
+		packages; \
+	}; \
+	packages() { \
 		[ -n "$$(command -v initdb || ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] || echo postgresql; \
 		PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || echo mariadb-server; \
 		command -v redis-server >/dev/null || echo redis-server; \
 		command -v chromium >/dev/null || echo chromium; \
 	}; \
-	if [ -n "$$(missing)" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "== installing" $$(missing); export DEBIAN_FRONTEND=noninteractive; \
-		{ apt-get update -q && apt-get install -q -y --no-install-recommends $$(missing); } >/dev/null; \
+	if [ -n "$$(packages)" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "== installing" $$(packages); export DEBIAN_FRONTEND=noninteractive; \
+		{ apt-get update -q && apt-get install -q -y --no-install-recommends $$(packages); } >/dev/null; \
 	fi; \
 	if [ -z "$$(missing)" ]; then export TENURE_REQUIRE_SERVERS=1; else echo "SKIPPED, because they cannot be had:" $$(missing); fi; \
 	echo "== go vet, go test: integration"; cd integration && go vet ./... && \
-	go test -shuffle=on -timeout=15m $(TESTFLAGS) $(run_flag) ./...
+	go test -shuffle=on -parallel=6 -timeout=15m $(TESTFLAGS) $(run_flag) ./...
 
 bench: ## Measure against the peers on a real cluster; ARGS="-out folder" keeps tables and charts (half an hour)
 	@go run -C benchmarks . $(ARGS)

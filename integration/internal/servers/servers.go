@@ -1,5 +1,6 @@
-// Package servers starts throw-away database servers for tests, each in a folder
-// of its own and over a unix socket. They end with the test.
+// Package servers starts throw-away servers for tests, each in a folder of its
+// own: databases over a unix socket, etcd on a port of 127.0.0.1. They end with
+// the test.
 //
 // A server whose program is missing skips the test, with the reason; with
 // TENURE_REQUIRE_SERVERS=1 in the environment it fails the test instead, so that
