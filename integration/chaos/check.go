@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -16,6 +17,12 @@ type violation struct {
 	Text string
 	At   int64
 }
+
+// The rules that the control experiment has to break.
+const (
+	ruleTwo     = "two leaders at once"
+	ruleDeposed = "write accepted from a deposed leader"
+)
 
 // check holds a history against all that is promised. The TTL bounds for how
 // long a holder whose key was taken away by force may believe in it.
@@ -49,7 +56,7 @@ func (h history) exclusive(ttl time.Duration) (found []violation) {
 				continue
 			}
 			found = append(found, violation{
-				Rule: "two leaders at once", At: from,
+				Rule: ruleTwo, At: from,
 				Text: fmt.Sprintf("%s (epoch %d) and %s (epoch %d) for %s", a.process, a.epoch, b.process, b.epoch, seconds(max(to-from, 0))),
 			})
 		}
@@ -76,14 +83,14 @@ func (h history) rising() (found []violation) {
 // inOrder: a resource accepts nothing of a lower epoch after a higher one.
 func (h history) inOrder(k kind, where string) (found []violation) {
 	events := slices.Clone(h.of(k))
-	slices.SortStableFunc(events, func(a, b event) int { return int(a.Revision - b.Revision) })
+	slices.SortStableFunc(events, func(a, b event) int { return cmp.Compare(a.Revision, b.Revision) })
 	var highest int64
 	for _, e := range events {
 		epoch := epochOf(e.Value)
 		if epoch < highest {
 			found = append(found, violation{
-				Rule: "write accepted from a deposed leader", At: e.To,
-				Text: fmt.Sprintf("%s took %q (%s, revision %d) after epoch %d", where, e.Value, e.Key, e.Revision, highest),
+				Rule: ruleDeposed, At: max(e.From, e.To),
+				Text: fmt.Sprintf("%s took %q, as number %d, after epoch %d", where, e.Key+" "+e.Value, e.Revision, highest),
 			})
 		}
 		highest = max(highest, epoch)

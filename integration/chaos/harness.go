@@ -48,10 +48,11 @@ type harness struct {
 	started int64
 	lookers sync.WaitGroup
 
-	mu    sync.Mutex
-	rev   int64             // up to which the watch of the registers has come
-	last  map[string]string // by register, as the watch saw it
-	wrong []violation       // that are seen at once
+	mu     sync.Mutex
+	rev    int64             // up to which the watch of the registers has come
+	paused bool              // the watch waits
+	last   map[string]string // by register, as the watch saw it
+	wrong  []violation       // that are seen at once
 }
 
 // seat is a place for one candidate after the other, behind proxies of its own.
@@ -254,10 +255,15 @@ func (h *harness) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		wctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 		h.mu.Lock()
-		from := h.rev + 1
+		from, paused := h.rev+1, h.paused
 		h.mu.Unlock()
+		if paused {
+			cancel()
+			sleep(ctx, 50*time.Millisecond)
+			continue
+		}
 		for resp := range h.cluster.client.Watch(wctx, registers, clientv3.WithPrefix(), clientv3.WithRev(from), clientv3.WithProgressNotify()) {
-			if resp.CompactRevision != 0 {
+			if resp.CompactRevision != 0 && !h.jumps(from) {
 				h.blame("the harness is at fault", "the watch of the registers needed revision %d, and %d was compacted", from, resp.CompactRevision)
 				cancel()
 				return
@@ -278,6 +284,13 @@ func (h *harness) watch(ctx context.Context) {
 		cancel()
 		sleep(ctx, 50*time.Millisecond)
 	}
+}
+
+// jumps reports whether a restore has made the revision from obsolete.
+func (h *harness) jumps(from int64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.paused || h.rev >= from+revisionBump/2
 }
 
 // observe writes down what an observer is told.
@@ -388,24 +401,8 @@ func (h *harness) settled(ctx context.Context) {
 // collect waits until the watch has come to the end of the registers, and writes
 // down the table.
 func (h *harness) collect(ctx context.Context) error {
-	resp, err := h.cluster.client.Get(ctx, registers, clientv3.WithPrefix())
-	if err != nil {
+	if err := h.caughtUp(ctx, h.cluster.client); err != nil {
 		return err
-	}
-	behind := func() bool {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		for _, kv := range resp.Kvs {
-			if h.last[string(kv.Key)] != string(kv.Value) {
-				return true
-			}
-		}
-		return false
-	}
-	for end := time.Now().Add(recovery); behind(); sleep(ctx, 20*time.Millisecond) {
-		if time.Now().After(end) {
-			return errors.New("the watch does not come to the end of the registers")
-		}
 	}
 	rows, err := h.db.QueryContext(ctx, "SELECT id, value FROM entries ORDER BY id")
 	if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -144,16 +145,7 @@ func readHistory(dir string) (history, error) {
 		}
 		all = append(all, h...)
 	}
-	slices.SortStableFunc(all, func(a, b event) int {
-		switch {
-		case a.From < b.From:
-			return -1
-		case a.From > b.From:
-			return 1
-		default:
-			return 0
-		}
-	})
+	slices.SortStableFunc(all, func(a, b event) int { return cmp.Compare(a.From, b.From) })
 	return all, nil
 }
 
@@ -210,16 +202,7 @@ func (h history) spans() []span {
 		}
 		all[i].lo, all[i].hi = min(all[i].lo, e.From), max(all[i].hi, e.To)
 	}
-	slices.SortStableFunc(all, func(a, b span) int {
-		switch {
-		case a.lo < b.lo:
-			return -1
-		case a.lo > b.lo:
-			return 1
-		default:
-			return 0
-		}
-	})
+	slices.SortStableFunc(all, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
 	return all
 }
 

@@ -24,11 +24,13 @@
 //     to the end, and no key and no lease is left.
 //
 // Exit status 1: a violation was found; the histories are kept. With -library
-// concurrency it is the other way round: not to find two leaders at once, and
-// writes accepted from a deposed one, is the failure.
+// concurrency it is the other way round: not to find two leaders at once is the
+// failure, and so is, without -compare, not to find a write accepted from a
+// deposed leader.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -155,8 +157,7 @@ func (h *harness) run(ctx context.Context, dir string) error {
 	if h.library == "tenure" {
 		lookouts.Go(func() { h.observe(looking) })
 	}
-	n := &nemesis{harness: h, rand: rand.New(rand.NewPCG(h.seed, 0))}
-	if err := n.run(ctx); err != nil {
+	if err := newNemesis(h).run(ctx); err != nil {
 		return err
 	}
 	h.farewell(ctx)
@@ -171,7 +172,7 @@ func (h *harness) judge() error {
 	}
 	r := newReport(h, events)
 	r.violations = append(events.check(h.ttl), h.wrong...)
-	slices.SortStableFunc(r.violations, func(a, b violation) int { return int(a.At - b.At) })
+	slices.SortStableFunc(r.violations, func(a, b violation) int { return cmp.Compare(a.At, b.At) })
 	r.print(os.Stdout)
 	page := filepath.Join(h.out, "timeline.html")
 	if h.library != "tenure" {

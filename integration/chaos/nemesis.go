@@ -54,6 +54,7 @@ var troubles = []trouble{
 	{"rolling restart of etcd", onMembers, (*nemesis).rollingRestart},
 	{"etcd leader moved", onMembers, (*nemesis).moveLeader},
 	{"defragmentation", onMembers, (*nemesis).defragment},
+	{restoreName, onMembers, (*nemesis).restore},
 
 	{"compaction", onKeys, (*nemesis).compact},
 	{"leader asked to go", onKeys, (*nemesis).evict},
@@ -61,6 +62,10 @@ var troubles = []trouble{
 	{"key deleted by hand", onKeys, (*nemesis).deleteKey},
 	{"lease revoked by hand", onKeys, (*nemesis).revokeLease},
 }
+
+// restoreName is the one that comes alone: it needs to know that nothing else
+// lets requests through.
+const restoreName = "etcd restored, revisions bumped"
 
 // ownLibraryOnly are faults that take this library's key away, or need its API.
 var ownLibraryOnly = []string{"leader asked to go", "leader evicted by force", "key deleted by hand", "lease revoked by hand"}
@@ -73,6 +78,10 @@ type nemesis struct {
 
 	mu  sync.Mutex
 	err error // that makes it pointless to go on
+}
+
+func newNemesis(h *harness) *nemesis {
+	return &nemesis{harness: h, rand: rand.New(rand.NewPCG(h.seed, 0))}
 }
 
 // run does one or two faults at a time, and leaves everybody alone for a while
@@ -88,8 +97,8 @@ func (n *nemesis) run(ctx context.Context) error {
 		first := next(func(trouble) bool { return true })
 		var both sync.WaitGroup
 		both.Go(n.doing(ctx, first))
-		if n.rand.IntN(3) == 0 {
-			second := next(func(t trouble) bool { return t.lane != first.lane })
+		if n.rand.IntN(3) == 0 && first.name != restoreName {
+			second := next(func(t trouble) bool { return t.lane != first.lane && t.name != restoreName })
 			both.Go(n.doing(ctx, second))
 		}
 		both.Wait()
@@ -180,7 +189,7 @@ func (n *nemesis) stopCandidate(ctx context.Context, r *rand.Rand) (string, erro
 	s := n.victim(r)
 	s.signal(syscall.SIGSTOP)
 	defer s.signal(syscall.SIGCONT)
-	sleep(ctx, between(r, n.ttl/4, 2*n.ttl))
+	sleep(ctx, between(r, n.ttl/4, 5*n.ttl/2))
 	return s.name, nil
 }
 
