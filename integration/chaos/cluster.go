@@ -107,16 +107,6 @@ func start(variable string, config any, stdout io.Writer) (*process, error) {
 	return p, nil
 }
 
-func (p *process) running() bool {
-	select {
-	case <-p.ended:
-		return false
-
-	default:
-		return true
-	}
-}
-
 // kill ends the process at once, whether it is stopped or not, and waits for it.
 func (p *process) kill() {
 	_ = p.Process.Kill() // it may have ended

@@ -71,7 +71,7 @@ func putFenced(kv clientv3.KV) func(context.Context, string, string) outcome {
 // concurrency takes part by etcd's own package, used with care: the campaign and
 // the work end with the session, and who has won asks once more whether it still
 // has one. By option each write compares the key's create revision.
-func (c *candidate) concurrency(ctx context.Context) error {
+func (c *candidate) concurrency(ctx context.Context) {
 	for n := uint64(100); ctx.Err() == nil; n++ {
 		session, err := concurrency.NewSession(c.client, concurrency.WithTTL(int(c.TTL/time.Second)), concurrency.WithContext(ctx))
 		if err != nil {
@@ -81,7 +81,6 @@ func (c *candidate) concurrency(ctx context.Context) error {
 		c.hold(ctx, session, n)
 		session.Orphan()
 	}
-	return nil
 }
 
 // hold wins and leads on session until it ends, or ctx does, or a term has ended
