@@ -236,7 +236,7 @@ func (r *report) writePage(name string) error {
 	}
 	data := map[string]any{
 		"Library": r.library, "Summary": r.summary(), "Faults": r.faults(), "Bands": r.bands(),
-		"Violations": r.violations[:min(len(r.violations), shown)], "Width": pageWidth + labelWidth + 10, "Label": labelWidth,
+		"Violations": r.violations[:min(len(r.violations), shown)], "Width": pageWidth + labelWidth + 25, "Label": labelWidth,
 	}
 	if err := page.Execute(f, data); err != nil {
 		_ = f.Close()
