@@ -43,6 +43,7 @@ var troubles = []trouble{
 	{"one way: no requests", onNetwork, (*nemesis).noRequests},
 	{"one way: no answers", onNetwork, (*nemesis).noAnswers},
 	{"slow", onNetwork, (*nemesis).slow},
+	{"slow, then half-open", onNetwork, (*nemesis).slowThenHalfOpen},
 	{"connections cut and refused", onNetwork, (*nemesis).cut},
 
 	{"etcd leader stopped and continued", onMembers, (*nemesis).stopEtcdLeader},
@@ -253,6 +254,20 @@ func (n *nemesis) noAnswers(ctx context.Context, r *rand.Rand) (string, error) {
 
 func (n *nemesis) slow(ctx context.Context, r *rand.Rand) (string, error) {
 	return n.change(ctx, r, weather{delay: between(r, n.ttl/50, n.ttl/4)}, n.ttl/2, 2*n.ttl)
+}
+
+// slowThenHalfOpen lets the last renewals take long, but not too long to count:
+// who counts its time from the answers believes in it for too long.
+func (n *nemesis) slowThenHalfOpen(ctx context.Context, r *rand.Rand) (string, error) {
+	s := n.victim(r)
+	weathers := []weather{{delay: between(r, n.ttl/30, n.ttl/13)}, {requests: lose, answers: lose}, {}}
+	for i, length := range []time.Duration{between(r, n.ttl/2, n.ttl), between(r, n.ttl, 2*n.ttl), 0} {
+		for _, p := range s.proxies {
+			p.set(weathers[i])
+		}
+		sleep(ctx, length)
+	}
+	return s.name, nil
 }
 
 func (n *nemesis) cut(ctx context.Context, r *rand.Rand) (string, error) {
