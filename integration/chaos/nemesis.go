@@ -395,11 +395,16 @@ func (n *nemesis) defragment(ctx context.Context, r *rand.Rand) (string, error) 
 func (n *nemesis) compact(ctx context.Context, _ *rand.Rand) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, recovery/3)
 	defer cancel()
-	n.harness.mu.Lock()
-	rev := n.rev
-	n.harness.mu.Unlock()
-	_, err := n.cluster.client.Compact(ctx, rev, clientv3.WithCompactPhysical())
-	return fmt.Sprintf("revision %d", rev), err
+	for {
+		n.harness.mu.Lock()
+		rev := n.rev
+		n.harness.mu.Unlock()
+		_, err := n.cluster.client.Compact(ctx, rev, clientv3.WithCompactPhysical())
+		if err == nil || ctx.Err() != nil {
+			return fmt.Sprintf("revision %d", rev), err
+		}
+		sleep(ctx, 100*time.Millisecond) // there is nothing to forget yet, as after a restore
+	}
 }
 
 // holder is who holds the key, and which seat that is.
