@@ -34,10 +34,10 @@ OUT := $(CURDIR)/.out
 LIMIT := $(if $(shell command -v timeout),timeout 120)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test integration race sim sim-short sim-mutants examples lint fmt cover tidy-check flaky fuzz mutants model api importer bench bench-short clean
+.PHONY: help demo test integration race sim sim-short sim-mutants examples lint fmt cover tidy-check flaky fuzz mutants model api importer bench bench-short chaos chaos-control clean
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: ## Run the demo; ARGS="..." is passed on
 	@go run -C examples ./demo $(ARGS)
@@ -134,6 +134,16 @@ bench: ## Measure against the peers on a real cluster; ARGS="-out folder" keeps 
 
 bench-short: ## The promises of speed and scale that do not depend on the machine (three minutes)
 	@go run -C benchmarks . -short $(ARGS)
+
+# The program starts itself again, as members of etcd and as candidates.
+CHAOS := go build -C integration -o "$(OUT)/chaos/chaos" ./chaos && "$(OUT)/chaos/chaos" -out "$(OUT)/chaos"
+
+chaos: ## Real processes under real faults, for FOR (3m); ARGS="-seed 7" draws the same faults again
+	@$(CHAOS) -for $(or $(FOR),3m) $(ARGS)
+
+chaos-control: ## The same for etcd's own election package, for FOR (2m): fails if it finds nothing (ARGS="-compare")
+	@$(CHAOS) -for $(or $(FOR),2m) -library concurrency \
+		-only "candidate stopped and continued;partition, bytes come late;half-open, bytes are lost" $(ARGS)
 
 importer: ## Measure what a program pays for importing the library
 	@go run -C tools/importer .
