@@ -1,3 +1,5 @@
-// Package integration tests the fences against real servers, which the tests
-// start as throw-away instances. See the folder's tests, and `make integration`.
+// Package integration tests the fences against real servers, and the promises
+// against released servers of etcd, all started by the tests as throw-away
+// instances: `make integration`. Command chaos, in the folder of that name, does
+// harm to real processes.
 package integration
