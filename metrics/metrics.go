@@ -31,6 +31,7 @@ type Collector struct {
 
 	renewals   *prometheus.HistogramVec
 	failures   *prometheus.CounterVec
+	contests   *prometheus.CounterVec
 	started    *prometheus.CounterVec
 	ended      *prometheus.CounterVec
 	stopping   *prometheus.HistogramVec
@@ -48,7 +49,8 @@ type election struct {
 	term   *tenure.Term // the last one of ours; nil before the first
 	told   time.Time    // when its work was told to stop; zero: not yet
 	status tenure.Status
-	vacant time.Time // since when it is; zero: it is not
+	vacant time.Time    // since when it is; zero: it is not
+	leader tenure.Epoch // of the last term of anybody that was counted
 }
 
 // New returns a collector that knows no election yet.
@@ -71,6 +73,7 @@ func New() *Collector {
 		renewals: histogram("renewal_seconds", "How long attempts to renew the lease took, by whether they count.",
 			[]float64{.001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5}, "counted"),
 		failures:   counter("renewal_failures_total", "Attempts to renew the lease that do not count, by gRPC code.", "code"),
+		contests:   counter("contests_total", "Terms of anybody that began while this process took part, by outcome for it: won, lost.", "outcome"),
 		started:    counter("terms_started_total", "Terms of this process."),
 		ended:      counter("terms_ended_total", "Terms of this process that have ended, by reason.", "reason"),
 		stopping:   histogram("stop_seconds", "How long the work took to stop in order, from the end of its context to the end of the term.", []float64{.01, .1, .5, 1, 2, 5, 10, 30, 60}),
@@ -95,6 +98,8 @@ func (c *Collector) Hooks(name string, next *tenure.Hooks) *tenure.Hooks {
 	c.elections[name] = &election{}
 	c.mu.Unlock()
 	// What has not happened yet is 0, and not absent.
+	c.contests.WithLabelValues(name, "won")
+	c.contests.WithLabelValues(name, "lost")
 	c.started.WithLabelValues(name)
 	c.expiring.WithLabelValues(name)
 	c.overstayed.WithLabelValues(name)
@@ -188,10 +193,27 @@ func (c *Collector) stateChanged(name string, st tenure.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.elections[name]
+	c.decidedLocked(name, e, st)
 	e.status = st
 	c.settleLocked(name, e, now)
 	if st.State == tenure.Vacant {
 		e.vacant = now
+	}
+}
+
+// decidedLocked counts a contest that has found its winner. The leader whom a
+// candidate finds when it comes has won none against it.
+func (c *Collector) decidedLocked(name string, e *election, st tenure.Status) {
+	epoch := st.Leader.Fence.Epoch
+	if epoch <= e.leader || st.State != tenure.Led && st.State != tenure.Leading {
+		return
+	}
+	e.leader = epoch
+	switch {
+	case st.State == tenure.Leading:
+		c.contests.WithLabelValues(name, "won").Inc()
+	case e.status.State != tenure.Idle:
+		c.contests.WithLabelValues(name, "lost").Inc()
 	}
 }
 
@@ -252,7 +274,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 
 func (c *Collector) vectors() []prometheus.Collector {
 	return []prometheus.Collector{
-		c.renewals, c.failures, c.started, c.ended, c.stopping, c.expiring, c.overstayed, c.vacancy, c.writes,
+		c.renewals, c.failures, c.contests, c.started, c.ended, c.stopping, c.expiring, c.overstayed, c.vacancy, c.writes,
 	}
 }
 

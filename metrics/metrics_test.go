@@ -95,6 +95,8 @@ func TestLifeOfATerm(t *testing.T) {
 		require.InEpsilon(t, 1, got["state{state=leading}"], 0)
 		require.Zero(t, got["state{state=idle}"])
 		require.InEpsilon(t, 1, got["terms_started_total"], 0)
+		require.InEpsilon(t, 1, got["contests_total{outcome=won}"], 0)
+		require.Zero(t, got["contests_total{outcome=lost}"])
 		require.NotContains(t, got, "stop_seconds_count")
 
 		// It is asked to go: a vacancy of no time, another term of ours.
@@ -129,6 +131,35 @@ func TestLifeOfATerm(t *testing.T) {
 		etcdtest.Await(t, 20*time.Second, "work", terms)
 		time.Sleep(10 * time.Second)
 		require.NotZero(t, read(t, registry)["renewal_seconds{counted=true}_count"])
+	})
+}
+
+// A contest is lost to who begins a term, and not to who is found there.
+func TestContestsAreCountedByOutcome(t *testing.T) {
+	etcdtest.Bubble(t, func(t *testing.T, s *etcdtest.Server) {
+		lead := func(identity string) *tenure.Term {
+			e, err := tenure.New(s.Client().Client, key, &tenure.Options{Identity: identity, TTL: 6 * time.Second})
+			require.NoError(t, err)
+			term, err := e.Campaign(t.Context())
+			require.NoError(t, err)
+			return term
+		}
+		first := lead("first")
+		registry, _, terms := watched(t, s.Client(), nil)
+		time.Sleep(time.Second)
+		require.Zero(t, read(t, registry)["contests_total{outcome=lost}"])
+
+		require.NoError(t, first.Resign())
+		term := etcdtest.Await(t, 5*time.Second, "work", terms)
+		next := make(chan *tenure.Term, 1)
+		go func() { next <- lead("second") }()
+		require.NoError(t, tenure.Evict(t.Context(), s.Admin(), term.Fence(), nil))
+		second := etcdtest.Await(t, 10*time.Second, "second", next)
+		time.Sleep(time.Second)
+		got := read(t, registry)
+		require.InEpsilon(t, 1, got["contests_total{outcome=won}"], 0)
+		require.InEpsilon(t, 1, got["contests_total{outcome=lost}"], 0)
+		require.NoError(t, second.Resign())
 	})
 }
 
