@@ -52,10 +52,15 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(candidateVar) == "" {
+	program := candidate
+	switch {
+	case os.Getenv(candidateVar) != "":
+	case os.Getenv(replicaVar) != "":
+		program = replica
+	default:
 		os.Exit(m.Run())
 	}
-	if err := candidate(context.Background()); err != nil {
+	if err := program(context.Background()); err != nil {
 		fmt.Println("failed:", err)
 		os.Exit(1)
 	}

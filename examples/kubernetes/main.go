@@ -77,7 +77,7 @@ func run(ctx context.Context, etcd *embedded.Endpoints, listen string) error {
 		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()
 		_ = server.Shutdown(ctx) // what has not ended by then ends with the process
-		<-served //nolint:errcheck // says that it was told to
+		<-served                 //nolint:errcheck // says that it was told to
 	}()
 	if etcd.Embedded() {
 		var cancel context.CancelFunc

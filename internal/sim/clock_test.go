@@ -35,6 +35,13 @@ func (c *clock) sleep(d time.Duration) {
 // wake ends a pause and a sleep.
 func (c *clock) wake() { c.sleep(0) }
 
+// woken is when the process stands still no longer, or has stood still last.
+func (c *clock) woken() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.until
+}
+
 // still are the functions of package tenure that a process which stands still
 // does not get through. They hold no lock when they read the clocks, since a
 // goroutine that waits with a lock stops the clock of the bubble. Without them,

@@ -29,6 +29,7 @@ type world struct {
 	snapshot  string
 	processes atomic.Int32 // ever started
 	written   atomic.Int64
+	bumps     int64 // of the revision, after restores
 	quiet     atomic.Bool
 	closing   atomic.Bool
 	ops       sync.WaitGroup // what the operator does beside
@@ -232,7 +233,10 @@ func (w *world) rest() {
 	}
 	w.watchers.Link.Heal()
 	for i, e := range w.elections { // what nobody else may touch
-		if kvs := w.s.Keys(e.key); len(kvs) > 0 && !strings.HasPrefix(string(kvs[0].Value), "{") {
+		for range 6 { // the client may have to connect again first
+			if kvs := w.s.Keys(e.key); len(kvs) == 0 || strings.HasPrefix(string(kvs[0].Value), "{") {
+				break
+			}
 			w.remove(i)
 		}
 	}
@@ -388,7 +392,9 @@ func (w *world) restore(e event) {
 		}
 		w.s.Restore(w.snapshot)
 		if e.kind == bump {
-			w.s.Bump(1_000_000)
+			// Above every bump before, as operators have to.
+			w.bumps++
+			w.s.Bump(w.bumps * 1_000_000)
 		}
 	})
 	w.mu.Lock()
@@ -439,13 +445,15 @@ func (w *world) operate(e event) {
 		w.mu.Lock()
 		w.evicted[fence] = true
 		w.mu.Unlock()
+		done := func() {}
 		if e.kind == force {
-			w.harm(fence)
+			done = w.force(fence)
 		}
 		w.ops.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), w.plan.ttl)
 			defer cancel()
 			err := tenure.Evict(ctx, admin, fence, &tenure.EvictOptions{Force: e.kind == force, Patience: e.d})
+			done()
 			w.logf("evicted %v: %v", fence, err)
 		})
 	}
