@@ -262,14 +262,24 @@ func TestClientsFollowTheLeader(t *testing.T) {
 			return true
 		}, limit, 5*time.Millisecond, "nobody has answered in an epoch above %d", epoch)
 	}
+	// leads waits until somebody does.
+	leads := func() (leader tenure.Leader) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			var err error
+			leader, err = tenure.Lookup(ctx, client, election)
+			return err == nil
+		}, limit, 5*time.Millisecond)
+		return leader
+	}
 	arrived(0)
 	for i := range 20 {
-		leader, _ := n.last()
+		leader := leads()
 		require.NoError(t, tenure.Evict(ctx, client, leader.Fence, nil))
 		arrived(leader.Fence.Epoch)
 		switch i % 4 {
 		case 1: // five crashes in all
-			leader, _ := n.last()
+			leader := leads()
 			dead := replicas[leader.Identity]
 			require.NoError(t, dead.Process.Kill())
 			arrived(leader.Fence.Epoch)

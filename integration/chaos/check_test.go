@@ -161,6 +161,26 @@ func TestForceIsAnExcuse(t *testing.T) {
 	require.Empty(t, h.check(ttl))
 }
 
+// A member of etcd that wakes may revoke a lease; one that was stopped for a
+// moment has no reason to.
+func TestRevocationOnWakingIsAnExcuse(t *testing.T) {
+	two := func(stopped, woke float64) history {
+		return append(sound(),
+			event{Kind: woken, Process: "m0", From: at(stopped), To: at(woke)},
+			event{Kind: observed, Process: "observer", From: at(9.1)},
+			event{Kind: observed, Process: "observer", Epoch: 12, From: at(9.2)},
+			event{Kind: valid, Process: "c-1", Epoch: 12, From: at(9.2), To: at(13)},
+			event{Kind: valid, Process: "b-1", Epoch: 9, From: at(6.5), To: at(9.5)},
+		)
+	}
+	require.Empty(t, two(4, 9).check(ttl))
+	for name, h := range map[string]history{"stopped for a moment": two(8.9, 9), "woken long before": two(3, 8), "woken after": two(4, 9.15)} {
+		found := h.check(ttl)
+		require.Len(t, found, 1, name)
+		require.Equal(t, ruleTwo, found[0].Rule, name)
+	}
+}
+
 // A process that is killed leaves half a line, and a write that it had begun.
 func TestHistoryOfAKilledProcess(t *testing.T) {
 	dir := t.TempDir()

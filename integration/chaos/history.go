@@ -43,6 +43,7 @@ const (
 	// By the harness.
 	fault    kind = "fault"    // Key was done to Process
 	meddled  kind = "meddled"  // the key of Epoch was taken away by force
+	woken    kind = "woken"    // the member Process was stopped at From and continued at To
 	calm     kind = "calm"     // no fault was in force
 	stored   kind = "stored"   // Value was put to Key at Revision, as a watch saw at To
 	row      kind = "row"      // Value stands in the table, in the order of Revision

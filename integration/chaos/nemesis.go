@@ -286,25 +286,30 @@ func (n *nemesis) anyMember(r *rand.Rand) *member {
 	return n.cluster.members[r.IntN(len(n.cluster.members))]
 }
 
-func stopFor(ctx context.Context, d time.Duration, members ...*member) (string, error) {
+func (n *nemesis) stopFor(ctx context.Context, d time.Duration, members ...*member) (string, error) {
 	names := ""
+	from := now()
 	for _, m := range members {
 		names += " " + m.config.Name
 		if err := m.signal(syscall.SIGSTOP); err != nil {
 			return names[1:], err
 		}
-		defer func() { _ = m.signal(syscall.SIGCONT) }() // it runs: nothing else ends it
+		defer func() {
+			to := now()
+			_ = m.signal(syscall.SIGCONT) // it runs: nothing else ends it
+			n.journal.add(event{Kind: woken, Process: m.config.Name, From: from, To: to})
+		}()
 	}
 	sleep(ctx, d)
 	return names[1:], nil
 }
 
 func (n *nemesis) stopEtcdLeader(ctx context.Context, r *rand.Rand) (string, error) {
-	return stopFor(ctx, between(r, 200*time.Millisecond, 5*time.Second), n.etcdLeader(ctx, r))
+	return n.stopFor(ctx, between(r, 200*time.Millisecond, 5*time.Second), n.etcdLeader(ctx, r))
 }
 
 func (n *nemesis) stopMember(ctx context.Context, r *rand.Rand) (string, error) {
-	return stopFor(ctx, between(r, 200*time.Millisecond, 5*time.Second), n.anyMember(r))
+	return n.stopFor(ctx, between(r, 200*time.Millisecond, 5*time.Second), n.anyMember(r))
 }
 
 // stutterEtcdLeader stops etcd's leader for about an election timeout, several
@@ -313,7 +318,7 @@ func (n *nemesis) stopMember(ctx context.Context, r *rand.Rand) (string, error) 
 func (n *nemesis) stutterEtcdLeader(ctx context.Context, r *rand.Rand) (string, error) {
 	targets := ""
 	for range 2 + r.IntN(3) {
-		target, err := stopFor(ctx, between(r, 600*time.Millisecond, 2500*time.Millisecond), n.etcdLeader(ctx, r))
+		target, err := n.stopFor(ctx, between(r, 600*time.Millisecond, 2500*time.Millisecond), n.etcdLeader(ctx, r))
 		if targets += " " + target; err != nil {
 			return targets[1:], err
 		}
@@ -324,7 +329,7 @@ func (n *nemesis) stutterEtcdLeader(ctx context.Context, r *rand.Rand) (string, 
 
 func (n *nemesis) loseMajority(ctx context.Context, r *rand.Rand) (string, error) {
 	lucky := r.IntN(3)
-	return stopFor(ctx, between(r, n.ttl/4, 2*n.ttl), n.cluster.members[(lucky+1)%3], n.cluster.members[(lucky+2)%3])
+	return n.stopFor(ctx, between(r, n.ttl/4, 2*n.ttl), n.cluster.members[(lucky+1)%3], n.cluster.members[(lucky+2)%3])
 }
 
 // restart kills m and starts it again.
