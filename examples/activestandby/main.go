@@ -35,16 +35,11 @@ func main() {
 }
 
 func run(ctx context.Context, etcd *embedded.Endpoints, calls int) error {
-	endpoints, stop, err := etcd.Start(ctx)
+	client, stop, err := etcd.Open(ctx)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	client, err := embedded.Client(endpoints)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
 
 	var addresses []string
 	for _, name := range []string{"a", "b"} {

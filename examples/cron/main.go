@@ -29,16 +29,11 @@ func main() {
 }
 
 func run(ctx context.Context, etcd *embedded.Endpoints, runs int64) error {
-	endpoints, stop, err := etcd.Start(ctx)
+	client, stop, err := etcd.Open(ctx)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	client, err := embedded.Client(endpoints)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
 	elector, err := tenure.New(client, "/cron/leader", &tenure.Options{TTL: 5 * time.Second})
 	if err != nil {
 		return err

@@ -39,16 +39,11 @@ func main() {
 }
 
 func run(ctx context.Context, etcd *embedded.Endpoints, calls int) error {
-	endpoints, stop, err := etcd.Start(ctx)
+	client, stop, err := etcd.Open(ctx)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	client, err := embedded.Client(endpoints)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
 
 	// What must not be harmed: a store, which lets calls in by their fence only.
 	lis, err := net.Listen("tcp", "127.0.0.1:0")

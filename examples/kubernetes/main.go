@@ -44,16 +44,11 @@ func main() {
 }
 
 func run(ctx context.Context, etcd *embedded.Endpoints, listen string) error {
-	endpoints, stop, err := etcd.Start(ctx)
+	client, stop, err := etcd.Open(ctx)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	client, err := embedded.Client(endpoints)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
 	listener, err := net.Listen("tcp", listen)
 	if err != nil {
 		return err

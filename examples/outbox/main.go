@@ -32,16 +32,11 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	endpoints, stop, err := embedded.Flag().Start(ctx)
+	client, stop, err := embedded.Flag().Open(ctx)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	client, err := embedded.Client(endpoints)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
 	dir, err := os.MkdirTemp("", "tenure-outbox-")
 	if err != nil {
 		return err

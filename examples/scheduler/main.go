@@ -36,16 +36,11 @@ func main() {
 }
 
 func run(ctx context.Context, etcd *embedded.Endpoints, jobs int) error {
-	endpoints, stop, err := etcd.Start(ctx)
+	client, stop, err := etcd.Open(ctx)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	client, err := embedded.Client(endpoints)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
 
 	elector, err := tenure.New(client, "/scheduler/leader", &tenure.Options{TTL: 5 * time.Second, Logger: slog.Default()})
 	if err != nil {

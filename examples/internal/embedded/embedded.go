@@ -85,6 +85,22 @@ func (e *Endpoints) Start(ctx context.Context) (endpoints []string, stop func(),
 	return nil, nil, fmt.Errorf("start etcd: %w", err)
 }
 
+// Open returns a client of what Start returns. stop closes it and ends the server.
+func (e *Endpoints) Open(ctx context.Context) (client *clientv3.Client, stop func(), err error) {
+	endpoints, end, err := e.Start(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if client, err = Client(endpoints); err != nil {
+		end()
+		return nil, nil, err
+	}
+	return client, func() {
+		_ = client.Close()
+		end()
+	}, nil
+}
+
 // Client returns a client that writes no log lines between those of the example.
 func Client(endpoints []string) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop(), DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second})
