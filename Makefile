@@ -85,7 +85,7 @@ model: ## Check the formal model of lease and fence with Spin, which is installe
 sim: ## Simulate elections in virtual time, on new seeds for FOR (5m), or on SEEDS of them (ARGS="...")
 	@go run -C tools/sim . -for $(or $(FOR),5m) $(if $(SEEDS),-seeds $(SEEDS)) $(ARGS)
 
-sim-short: ## The same on seeds that never change, for about a minute
+sim-short: ## The same on 80 seeds that never change
 	@go run -C tools/sim . -from 7000 -seeds 80
 
 sim-mutants: ## Count the seeds until the simulation finds each safety mutant (ARGS="word ..." picks some)
